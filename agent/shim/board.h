@@ -34,7 +34,7 @@ enum sfill_shut {
     SFILL_SHUT_GPUS = 5         /* more GPUs than sections */
 };
 
-/* What began a bubble. The paper's bubble causes map to: */
+/* What began a bubble. */
 enum sfill_cause {
     SFILL_CAUSE_HOST = 1,          /* queue ran dry: the host issued nothing */
     SFILL_CAUSE_TAIL = 2,          /* host was blocked in a synchronising call when work ended */
