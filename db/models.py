@@ -6,6 +6,8 @@ MariaDB alike); lengths in microseconds in `*_us`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -14,7 +16,7 @@ Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    type_annotation_map = {int: BigInteger(), float: Float(53), str: String(255)}
+    type_annotation_map: ClassVar = {int: BigInteger(), float: Float(53), str: String(255)}
 
 
 class Node(Base):
