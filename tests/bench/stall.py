@@ -1,0 +1,231 @@
+"""Measures the host-stall workload on a real GPU: what filling costs, what it yields.
+
+    python -m tests.bench.stall --sandbox DIR --out FOLDER
+
+needs a sandbox that runs on a real GPU (deploy/sandbox/up DIR --gpus real). Steps: inference alone
+(rate, GPU-busy time of a batch); one training process with profile, harvest and alternating blocks;
+the same training without interposer and with interposer + fill, A B A B. One JSON and one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, func, select
+
+from db.models import BubbleUse, HostJob
+from deploy.sandbox.jobs import JobError, Jobs
+from tests.bench.cluster import commit, prepare, submit
+from tests.bench.statistics import slowdown
+
+HOST = ["--gres=gpu:1", "--exclusive", "--mem=0", "-t", "20"]
+FILL = ["--fill=mem=16G", "-t", "20"]
+
+
+def read(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+def inference_alone(bench: Jobs) -> dict[str, float]:
+    """Rate and GPU-busy time of a batch on a GPU of its own, no interposer."""
+    report = bench.folder / "infer_alone.json"
+    options = [*HOST, "--fill-host=off"]
+    job = submit(
+        bench,
+        "infer_alone",
+        options,
+        "tests.bench.measured_inference",
+        f"--report={report}",
+        "--profile",
+    )
+    bench.wait_ended(job, 120, "infer_alone")
+    return read(report)
+
+
+def batches_at(path: Path, at_ns: int) -> float:
+    """Batches done by a moment of CLOCK_MONOTONIC, between the lines of a fill's report."""
+    last = (0, 0)
+    for line in path.read_text().splitlines():
+        words = line.split()
+        if len(words) != 2:
+            continue
+        when, count = int(words[0]), int(words[1])
+        if when > at_ns:
+            step = (at_ns - last[0]) / (when - last[0]) if when > last[0] else 0.0
+            return last[1] + step * (count - last[1])
+        last = (when, count)
+    return float(last[1])
+
+
+def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, float]:
+    """What our database says of the uses of one host job's bubbles in a stretch of time."""
+    to_utc_ns = time.time_ns() - time.monotonic_ns()
+    began_us, ended_us = (began_ns + to_utc_ns) // 1000, (ended_ns + to_utc_ns) // 1000
+    engine = create_engine(f"sqlite:///{bench.sandbox}/db/sfill.db")
+    where = (
+        (BubbleUse.host_slurm_job_id == job_id)
+        & (BubbleUse.first_release_at_us >= began_us)
+        & (BubbleUse.first_release_at_us < ended_us)
+    )
+    with engine.connect() as connection:
+        row = connection.execute(
+            select(
+                func.count(),
+                func.sum(BubbleUse.gpu_time_us),
+                func.sum(BubbleUse.intrusion_us),
+                func.sum(BubbleUse.kernels),
+            ).where(where)
+        ).one()
+        intrusion = connection.execute(
+            select(HostJob.intrusion_us).where(HostJob.slurm_job_id == job_id)
+        ).scalar()
+    seconds = (ended_ns - began_ns) / 1e9
+    return {
+        "uses": float(row[0] or 0),
+        "gpu_time_s": float(row[1] or 0) / 1e6,
+        "intrusion_fraction": float(row[2] or 0) / 1e6 / seconds,
+        "kernels": float(row[3] or 0),
+        "job_intrusion_us": float(intrusion or 0),
+    }
+
+
+def wait_for_fill(bench: Jobs, report: Path) -> None:
+    """Waits until a fill has done some hundred batches."""
+    bench.wait(lambda: report.exists() and report.stat().st_size > 2000, 90, "fill to get going")
+
+
+def filled_training(bench: Jobs, rounds: int) -> tuple[dict[str, Any], int, Path]:
+    """The measured training with a fill beside it: its report, job id and the fill's report."""
+    report, go = bench.folder / "train.json", bench.folder / "go"
+    fill_report = bench.folder / "fill.txt"
+    go.unlink(missing_ok=True)
+    report.unlink(missing_ok=True)
+    job = submit(
+        bench,
+        "train",
+        [*HOST, "--fill-host=on"],
+        "tests.bench.measured_training",
+        f"--report={report}",
+        f"--go={go}",
+        f"--rounds={rounds}",
+    )
+    bench.wait(report.exists, 90, "the training's profile")
+    fill = submit(bench, "fill", FILL, "tests.bench.measured_inference", f"--report={fill_report}")
+    try:
+        wait_for_fill(bench, fill_report)
+        go.touch()
+        bench.wait_ended(job, 60 + rounds * 12, "train")
+    finally:
+        bench.cancel(fill, job)
+    return read(report), job, fill_report
+
+
+def against_none(bench: Jobs, pairs: int, iterations: int) -> dict[str, Any]:
+    """The same training without the interposer and with interposer and fill, A B A B."""
+    medians: dict[str, list[float]] = {"plain": [], "filled": []}
+    for turn in range(pairs):
+        for kind in ("plain", "filled"):
+            name = f"{kind}{turn}"
+            report, go = bench.folder / f"{name}.json", bench.folder / f"{name}.go"
+            fill_report = bench.folder / f"{name}.txt"
+            mode = "--fill-host=on" if kind == "filled" else "--fill-host=off"
+            arguments = [f"--report={report}", f"--plain={iterations}"]
+            jobs = []
+            if kind == "filled":
+                arguments.append(f"--go={go}")
+                jobs.append(
+                    submit(
+                        bench,
+                        f"fill{turn}",
+                        FILL,
+                        "tests.bench.measured_inference",
+                        f"--report={fill_report}",
+                    )
+                )
+            jobs.append(
+                submit(bench, name, [*HOST, mode], "tests.bench.measured_training", *arguments)
+            )
+            try:
+                if kind == "filled":
+                    wait_for_fill(bench, fill_report)
+                    go.touch()
+                bench.wait_ended(jobs[-1], 120, name)
+            finally:
+                bench.cancel(*jobs)
+            medians[kind].append(statistics.median(read(report)["plain_ms"]))
+    ratio = statistics.median(medians["filled"]) / statistics.median(medians["plain"]) - 1
+    return {"medians_ms": medians, "slowdown_against_no_interposer": ratio}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sandbox", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/sfill-bench"))
+    parser.add_argument("--user", default="sfilluser1")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--driver", default="")
+    parser.add_argument("--cuda", default="")
+    options = parser.parse_args()
+    bench = Jobs(options.sandbox, options.folder, options.user)
+    prepare(bench)
+    alone = inference_alone(bench)
+    print(f"inference alone: {alone}", flush=True)
+    train, job, fill_report = filled_training(bench, options.rounds)
+    began, ended = train["harvest_began_ns"], train["harvest_ended_ns"]
+    seconds = (ended - began) / 1e9
+    batches = batches_at(fill_report, ended) - batches_at(fill_report, began)
+    booked = ledger(bench, job, began, ended)
+    cost = slowdown(train["blocks"]["filled"], train["blocks"]["shut"])
+    control = slowdown(train["blocks"]["control"], train["blocks"]["shut"])
+    share = train["bubble_share"]
+    bubble_s = share * seconds
+    result: dict[str, Any] = {
+        "workload": "stall",
+        "policy": "ours",
+        "mode": "timeslice",
+        "gpu": train["gpu"],
+        "driver": options.driver,
+        "cuda": options.cuda,
+        "torch": train["torch"],
+        "commit": commit(),
+        "pairs": cost.rounds,
+        "slowdown_median": cost.median,
+        "slowdown_lower95": cost.lower95,
+        "slowdown_upper95": cost.upper95,
+        "slowdown_p95": cost.p95,
+        "control_median": control.median,
+        "control_upper95": control.upper95,
+        "bubble_share": share,
+        "harvest_efficiency": batches * alone["busy_us_per_batch"] / 1e6 / bubble_s,
+        "harvest_efficiency_ledger": booked["gpu_time_s"] / bubble_s,
+        "rate_ratio": batches / seconds / (alone["batches_per_s"] * share),
+        "fill_rate": batches / seconds,
+        "fill_rate_alone": alone["batches_per_s"],
+        "intrusion_fraction": booked["intrusion_fraction"],
+        "uses": booked["uses"],
+        "kernels": booked["kernels"],
+        "iteration_alone_ms": statistics.median(train["alone_ms"]),
+        "iteration_filled_ms": train["harvest_median_ms"],
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / "stall-ours-timeslice.json"
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1), flush=True)
+    try:
+        result["against_none"] = against_none(bench, options.pairs, 80)
+    except JobError as error:
+        result["against_none_error"] = str(error)
+    target.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result.get("against_none", result.get("against_none_error"))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
