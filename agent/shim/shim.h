@@ -16,7 +16,8 @@ enum shim_op_kind {
     SHIM_OP_COPY = 3,
     SHIM_OP_SET = 4,
     SHIM_OP_WAIT = 5,  /* stream waits for an event or a value */
-    SHIM_OP_OTHER = 6  /* host functions, prefetch, event records: progress, no GPU compute */
+    SHIM_OP_OTHER = 6, /* host functions, prefetch, event records: progress, no GPU compute */
+    SHIM_OP_SETUP = 7  /* makes a context, loads a module: driver work that may stop the GPU */
 };
 
 /* One operation at its launch call. */
@@ -28,6 +29,7 @@ struct shim_op {
     uint64_t shape;  /* hash of function or graph identity and launch shape or bytes; 0 unknown */
     CUfunction function; /* kernels */
     uint64_t bytes;      /* copies and sets */
+    int device;          /* SHIM_OP_SETUP: ordinal of the GPU; -1: that of the current context */
     uint64_t cookie[4];  /* the role's own, from before() to after() */
 };
 
@@ -45,7 +47,7 @@ struct shim_role_ops {
     void (*capture_begin)(CUstream stream, int mode);
     void (*capture_end)(CUstream stream);
     void (*module_unloading)(CUmodule module);
-    /* Memory: returns false to refuse (the hook then answers CUDA_ERROR_OUT_OF_MEMORY). */
+    /* Memory: may hold the caller (gate); returns false to refuse (the hook then answers CUDA_ERROR_OUT_OF_MEMORY). */
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);
