@@ -47,7 +47,8 @@ struct shim_role_ops {
     void (*capture_begin)(CUstream stream, int mode);
     void (*capture_end)(CUstream stream);
     void (*module_unloading)(CUmodule module);
-    /* Memory: may hold the caller (gate); returns false to refuse (the hook then answers CUDA_ERROR_OUT_OF_MEMORY). */
+    /* Memory: may hold the caller (gate). False refuses; the hook then answers
+     * CUDA_ERROR_OUT_OF_MEMORY. */
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);
