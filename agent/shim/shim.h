@@ -23,7 +23,7 @@ enum shim_op_kind {
 /* One operation at its launch call. */
 struct shim_op {
     enum shim_op_kind kind;
-    CUstream stream; /* as the caller gave it */
+    CUstream stream; /* NULL never: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD instead */
     bool per_thread; /* called by the per-thread-default-stream variant of the API */
     bool blocking;   /* the call returns only when the operation is done (cuMemcpy ...) */
     uint64_t shape;  /* hash of function or graph identity and launch shape or bytes; 0 unknown */
@@ -33,15 +33,36 @@ struct shim_op {
     uint64_t cookie[4];  /* the role's own, from before() to after() */
 };
 
-/* A role's answer to what the process does. before() may hold the caller (gate only). */
+/* What a role may have to refuse as a whole. */
+enum shim_feature {
+    SHIM_MANAGED_MEMORY = 1,      /* cuMemAllocManaged */
+    SHIM_DEVICE_GRAPH_LAUNCH = 2, /* instantiating a graph that kernels may launch */
+    SHIM_EXTERNAL_SEMAPHORE = 3   /* cuImportExternalSemaphore */
+};
+
+/* What a blocking call waits for. */
+enum shim_block {
+    SHIM_BLOCK_STREAM = 1,  /* all work of one stream */
+    SHIM_BLOCK_CONTEXT = 2, /* all work of the current context */
+    SHIM_BLOCK_EVENT = 3,   /* an event on a stream that the call does not name */
+    SHIM_BLOCK_QUERY = 4    /* returned at once with "not ready": the caller polls */
+};
+
+/* A role's answer to what the process does. before() may hold the caller (gate only). Any member
+ * may be NULL. Streams come with NULL replaced by CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
+ * Operations on a capturing stream run nothing and are not reported. */
 struct shim_role_ops {
     void (*before)(struct shim_op *op);
     void (*after)(struct shim_op *op, CUresult result);
-    /* Entry and return of a call that blocks the host until the GPU has done something. */
-    void (*block_begin)(CUstream stream, bool whole_context);
-    void (*block_end)(CUstream stream, bool whole_context);
+    /* Entry and return of a call that blocks the host until the GPU has done something; stream
+     * only for SHIM_BLOCK_STREAM. A query has block_begin only. */
+    void (*block_begin)(CUstream stream, enum shim_block scope);
+    void (*block_end)(CUstream stream, enum shim_block scope, CUresult result);
     void (*context_created)(CUcontext context);
+    /* Before a context is destroyed, or a primary context released or reset; then after it, with
+     * whether it is gone (a primary context lives on while others hold it). */
     void (*context_destroying)(CUcontext context);
+    void (*context_destroyed)(CUcontext context, bool gone);
     void (*stream_created)(CUstream stream, unsigned flags);
     void (*stream_destroying)(CUstream stream);
     void (*capture_begin)(CUstream stream, int mode);
@@ -52,6 +73,8 @@ struct shim_role_ops {
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);
+    /* Managed memory, device-launched graphs ... : false refuses (CUDA_ERROR_NOT_SUPPORTED). */
+    bool (*allows)(enum shim_feature feature);
     /* cuMemGetInfo's answer may be narrowed. */
     void (*memory_info)(size_t *free_bytes, size_t *total_bytes);
 };
@@ -71,9 +94,15 @@ struct shim_answer {
     uint64_t memory_limit_bytes;
 };
 enum shim_role shim_attach(struct shim_answer *answer); /* decides the role, once a process */
+/* Connects afresh and offers the board (-1: none yet); false when there is no agent. Then
+ * answer->board_fd is -1 (board adopted) or a new board. Waits timeout_ms at most. */
+bool shim_reattach(enum shim_role role, int board_fd, struct shim_answer *answer, int timeout_ms);
 int shim_connection(void);                              /* the socket, -1 when none */
 int shim_receive(char *text, size_t size, int *fd, int timeout_ms); /* one message; fd -1: none */
 int shim_send(const char *text);
+
+/* thread.c: a detached thread, all signals blocked, small timer slack, never joined. */
+bool shim_thread(void (*run)(void), const char *name);
 
 /* role start, called once by shim.c after attaching */
 bool monitor_start(const struct shim_answer *answer);
