@@ -37,7 +37,7 @@ def busy_us_per_batch(model: torch.nn.Module, inputs: torch.Tensor, batches: int
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--profile", action="store_true", help="run alone for --seconds, then end")
     parser.add_argument("--seconds", type=float, default=8.0)
