@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # SQLite counts rows by itself only for INTEGER keys.
@@ -16,7 +26,16 @@ Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {int: BigInteger(), float: Float(53), str: String(255)}
+    # Constraints need names, or a later migration can't change them on SQLite.
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {int: BigInteger(), float: Double(), str: String(255)}
 
 
 class Node(Base):
@@ -88,9 +107,9 @@ class BubbleUse(Base):
     __tablename__ = "bubble_uses"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     gpu_id: Mapped[int] = mapped_column(ForeignKey("gpus.id"))
-    host_slurm_job_id: Mapped[int] = mapped_column(index=True)
+    host_slurm_job_id: Mapped[int]
     host_step: Mapped[str] = mapped_column(String(32), default="")
-    fill_slurm_job_id: Mapped[int] = mapped_column(index=True)
+    fill_slurm_job_id: Mapped[int]
     bubble_seq: Mapped[int]
     bubble_began_at_us: Mapped[int]
     bubble_us: Mapped[float]
@@ -104,6 +123,8 @@ class BubbleUse(Base):
     __table_args__ = (
         Index("ix_bubble_uses_gpu_time", "gpu_id", "first_release_at_us"),
         Index("ix_bubble_uses_time", "first_release_at_us"),
+        Index("ix_bubble_uses_host", "host_slurm_job_id", "first_release_at_us"),
+        Index("ix_bubble_uses_fill", "fill_slurm_job_id", "first_release_at_us"),
     )
 
 
@@ -125,6 +146,8 @@ class Window(Base):
     kernels: Mapped[int]
     __table_args__ = (
         UniqueConstraint("gpu_id", "began_at_us", "host_slurm_job_id", "fill_slurm_job_id"),
+        Index("ix_windows_host", "host_slurm_job_id", "began_at_us"),
+        Index("ix_windows_fill", "fill_slurm_job_id", "began_at_us"),
     )
 
 
