@@ -1,0 +1,90 @@
+/* agent_client.c - see agent_client.h */
+#include "agent_client.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static bool wait_readable(int fd, int64_t deadline_ms) {
+    for (;;) {
+        int64_t left = deadline_ms - now_ms();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int n = left > 0 ? poll(&p, 1, (int)left) : 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        return n > 0;
+    }
+}
+
+/* A full backlog answers EAGAIN at once, since the socket does not block: try until the deadline.
+ */
+static enum agent_result connect_until(int fd, const char *path, int64_t deadline_ms) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return AGENT_ABSENT;
+    strcpy(address.sun_path, path);
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            return AGENT_ABSENT;
+        if (now_ms() >= deadline_ms)
+            return AGENT_SILENT;
+        struct timespec pause = {0, 2000000};
+        nanosleep(&pause, NULL);
+    }
+    return AGENT_ANSWERED;
+}
+
+enum agent_result agent_ask(const char *path, const char *request, char answer[AGENT_MESSAGE_SIZE],
+                            int timeout_ms) {
+    int64_t deadline_ms = now_ms() + timeout_ms;
+    answer[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return AGENT_ABSENT;
+    enum agent_result result = connect_until(fd, path, deadline_ms);
+    if (result == AGENT_ANSWERED && send(fd, request, strlen(request), MSG_NOSIGNAL) < 0)
+        result = AGENT_ABSENT;
+    if (result == AGENT_ANSWERED && !wait_readable(fd, deadline_ms))
+        result = AGENT_SILENT;
+    if (result == AGENT_ANSWERED) {
+        ssize_t n = recv(fd, answer, AGENT_MESSAGE_SIZE - 1, 0);
+        answer[n > 0 ? n : 0] = 0;
+        if (n <= 0) /* hung up: it died over our question */
+            result = AGENT_ABSENT;
+    }
+    close(fd);
+    return result;
+}
+
+bool answer_is(const char *answer, const char *verb) {
+    size_t length = strcspn(answer, "\n");
+    return length == strlen(verb) && !memcmp(answer, verb, length);
+}
+
+bool answer_value(const char *answer, const char *key, char *value, size_t size) {
+    size_t key_length = strlen(key);
+    value[0] = 0;
+    for (const char *line = strchr(answer, '\n'); line; line = strchr(line, '\n')) {
+        line++;
+        if (strncmp(line, key, key_length) || line[key_length] != '=')
+            continue;
+        const char *begin = line + key_length + 1;
+        size_t length = strcspn(begin, "\n");
+        if (length >= size)
+            return false;
+        memcpy(value, begin, length);
+        value[length] = 0;
+        return true;
+    }
+    return false;
+}
