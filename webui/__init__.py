@@ -1,0 +1,1 @@
+"""The dashboard (`sfill-web`): reads the database, changes nothing."""

@@ -4,30 +4,60 @@ Times are UTC microseconds since the epoch (`*_at_us`, `since_us` inclusive, `un
 lengths microseconds. Shares and fractions are None where there is nothing to divide by.
 """
 
-from db.queries.audit import AuditFilter, AuditRow, EventFilter, EventRow, Key, Page, audit, events
+from db.queries.audit import (
+    AuditFilter,
+    AuditRow,
+    AuditSums,
+    EventFilter,
+    EventRow,
+    Key,
+    Page,
+    audit,
+    audit_sums,
+    event_kinds,
+    events,
+)
 from db.queries.jobs import FillStart, HostJobRow, JobFilter, fill_jobs, host_jobs
-from db.queries.overview import Bucket, GpuNow, gpus_now, timeline
+from db.queries.overview import Bucket, FillNow, GpuNow, gpus_now, timeline
 from db.queries.totals import Totals, filling_is_off, totals
+from db.queries.whole_jobs import (
+    FillJobWhole,
+    HostJobWhole,
+    fill_jobs_beside,
+    job_timeline,
+    whole_fill_jobs,
+    whole_host_jobs,
+)
 
 __all__ = [
     "AuditFilter",
     "AuditRow",
+    "AuditSums",
     "Bucket",
     "EventFilter",
     "EventRow",
+    "FillJobWhole",
+    "FillNow",
     "FillStart",
     "GpuNow",
     "HostJobRow",
+    "HostJobWhole",
     "JobFilter",
     "Key",
     "Page",
     "Totals",
     "audit",
+    "audit_sums",
+    "event_kinds",
     "events",
     "fill_jobs",
+    "fill_jobs_beside",
     "filling_is_off",
     "gpus_now",
     "host_jobs",
+    "job_timeline",
     "timeline",
     "totals",
+    "whole_fill_jobs",
+    "whole_host_jobs",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import BubbleUse, Event, FillJob, Gpu, HostJob, Node
@@ -31,6 +31,8 @@ class AuditFilter:
     host_job_id: int | None = None
     fill_job_id: int | None = None
     gpu: str | None = None  # UUID
+    node: str | None = None
+    cause: str | None = None
     user: str | None = None  # owner of the host job or of the fill job
     since_us: int | None = None
     until_us: int | None = None
@@ -38,16 +40,14 @@ class AuditFilter:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One use of one bubble by one fill job."""
+    """One use of one bubble by one fill job: a row of `bubble_uses` under the table's names, then
+    its node, GPU and users by name."""
 
     id: int
-    node: str
-    gpu: str
-    host_job_id: int
-    host_user: str | None
+    gpu_id: int
+    host_slurm_job_id: int
     host_step: str
-    fill_job_id: int
-    fill_user: str | None
+    fill_slurm_job_id: int
     bubble_seq: int
     bubble_began_at_us: int
     bubble_us: float
@@ -58,6 +58,24 @@ class AuditRow:
     copies: int
     gpu_time_us: float
     intrusion_us: float
+    node: str
+    gpu_uuid: str
+    host_user: str | None
+    fill_user: str | None
+
+
+@dataclass(frozen=True)
+class AuditSums:
+    """Sums over all rows of a filter."""
+
+    rows: int
+    bubble_us: float
+    gpu_time_us: float
+    intrusion_us: float
+    kernels: int
+
+
+_USE_COLUMNS = tuple(column.key for column in BubbleUse.__table__.columns)
 
 
 def audit(
@@ -79,29 +97,28 @@ def audit(
     fills = _owners(session, FillJob, (use.fill_slurm_job_id for use, _, _ in found))
     rows = [
         AuditRow(
-            id=use.id,
+            **{name: getattr(use, name) for name in _USE_COLUMNS},
             node=node,
-            gpu=uuid,
-            host_job_id=use.host_slurm_job_id,
+            gpu_uuid=uuid,
             host_user=hosts.get(use.host_slurm_job_id),
-            host_step=use.host_step,
-            fill_job_id=use.fill_slurm_job_id,
             fill_user=fills.get(use.fill_slurm_job_id),
-            bubble_seq=use.bubble_seq,
-            bubble_began_at_us=use.bubble_began_at_us,
-            bubble_us=use.bubble_us,
-            cause=use.cause,
-            first_release_at_us=use.first_release_at_us,
-            used_us=use.used_us,
-            kernels=use.kernels,
-            copies=use.copies,
-            gpu_time_us=use.gpu_time_us,
-            intrusion_us=use.intrusion_us,
         )
         for use, uuid, node in found[:limit]
     ]
     more = len(found) > limit
     return Page(rows, (rows[-1].first_release_at_us, rows[-1].id) if more else None)
+
+
+def audit_sums(session: Session, which: AuditFilter) -> AuditSums:
+    """Count and sums of all rows that the filter leaves."""
+    sums = (BubbleUse.bubble_us, BubbleUse.gpu_time_us, BubbleUse.intrusion_us, BubbleUse.kernels)
+    row = session.execute(
+        select(func.count(BubbleUse.id), *(func.coalesce(func.sum(column), 0) for column in sums))
+        .join(Gpu, BubbleUse.gpu_id == Gpu.id)
+        .join(Node, Gpu.node_id == Node.id)
+        .where(*_audit_conditions(which))
+    ).one()
+    return AuditSums(row[0], float(row[1]), float(row[2]), float(row[3]), int(row[4]))
 
 
 def _audit_conditions(which: AuditFilter) -> list[ColumnElement[bool]]:
@@ -113,8 +130,12 @@ def _audit_conditions(which: AuditFilter) -> list[ColumnElement[bool]]:
         conditions.append(host == which.host_job_id)
     if which.fill_job_id is not None:
         conditions.append(fill == which.fill_job_id)
+    if which.cause is not None:
+        conditions.append(BubbleUse.cause == which.cause)
     if which.gpu is not None:
         conditions.append(Gpu.uuid == which.gpu)
+    if which.node is not None:
+        conditions.append(Node.name == which.node)
     if which.user is not None:
         conditions.append(
             or_(
@@ -150,15 +171,15 @@ class EventFilter:
 
 @dataclass(frozen=True)
 class EventRow:
-    """A line of the audit log."""
+    """A line of the audit log under the table's names; node and GPU by name."""
 
     id: int
     at_us: int
     what: str
     text: str
     node: str | None
-    gpu: str | None
-    job_id: int | None
+    gpu_uuid: str | None
+    slurm_job_id: int | None
     user: str | None
 
 
@@ -195,13 +216,18 @@ def events(
             what=event.what,
             text=event.text,
             node=node,
-            gpu=uuid,
-            job_id=event.slurm_job_id,
+            gpu_uuid=uuid,
+            slurm_job_id=event.slurm_job_id,
             user=event.user,
         )
         for event, node, uuid in found[:limit]
     ]
     return Page(rows, (rows[-1].at_us, rows[-1].id) if len(found) > limit else None)
+
+
+def event_kinds(session: Session) -> list[str]:
+    """Every word in use for `what`, in alphabetical order."""
+    return list(session.scalars(select(Event.what).distinct().order_by(Event.what)))
 
 
 def _within(

@@ -16,6 +16,16 @@ RECENT_US = 60_000_000
 
 
 @dataclass(frozen=True)
+class FillNow:
+    """A fill job that is admitted now."""
+
+    job_id: int
+    user: str
+    memory_bytes: int
+    admitted_at_us: int
+
+
+@dataclass(frozen=True)
 class GpuNow:
     """One GPU: whose training holds it, who fills it, and its last minute."""
 
@@ -32,7 +42,8 @@ class GpuNow:
     host_user: str | None
     host_mode: str | None  # off, observe, on
     host_mode_reason: str
-    fill_job_ids: tuple[int, ...]
+    host_lend_bytes: int | None  # the most that it lends; None: what the site allows
+    fills: tuple[FillNow, ...]
     recent: Shares  # of the last whole windows
 
 
@@ -61,7 +72,8 @@ def gpus_now(session: Session, *, now_us: int, recent_us: int = RECENT_US) -> li
                 host_user=host.user if host else None,
                 host_mode=host.mode if host else None,
                 host_mode_reason=host.mode_reason if host else "",
-                fill_job_ids=tuple(sorted(fills.get(gpu.id, ()))),
+                host_lend_bytes=host.lend_bytes if host else None,
+                fills=tuple(fills.get(gpu.id, ())),
                 recent=recent.get(gpu.id, nothing),
             )
         )
@@ -76,12 +88,15 @@ def _open_host_jobs(session: Session) -> dict[tuple[int, str], HostJob]:
     }
 
 
-def _open_fill_jobs(session: Session) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = defaultdict(set)
-    query = select(FillJob.gpu_id, FillJob.slurm_job_id).where(FillJob.ended_at_us.is_(None))
-    for gpu_id, job_id in session.execute(query):
-        found[gpu_id].add(job_id)
-    return found
+def _open_fill_jobs(session: Session) -> dict[int, list[FillNow]]:
+    """By GPU; one entry a job, its latest start."""
+    query = select(FillJob).where(FillJob.ended_at_us.is_(None)).order_by(FillJob.admitted_at_us)
+    found: dict[int, dict[int, FillNow]] = defaultdict(dict)
+    for job in session.scalars(query):
+        found[job.gpu_id][job.slurm_job_id] = FillNow(
+            job.slurm_job_id, job.user, job.memory_bytes, job.admitted_at_us
+        )
+    return {gpu_id: [jobs[job_id] for job_id in sorted(jobs)] for gpu_id, jobs in found.items()}
 
 
 def _recent(session: Session, since_us: int) -> dict[int, Shares]:

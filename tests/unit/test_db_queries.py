@@ -55,7 +55,7 @@ def test_overview_says_who_holds_and_who_fills_each_gpu(database: Database) -> N
         lent, free, observed = queries.gpus_now(session, now_us=NOW_US)
     assert (lent.node, lent.twin, lent.uuid, lent.minor) == ("n1", "f1", "GPU-a", 0)
     assert (lent.host_job_id, lent.host_user, lent.host_mode) == (10, "sfilluser1", "on")
-    assert lent.fill_job_ids == (20,)
+    assert tuple(fill.job_id for fill in lent.fills) == (20,)
     assert lent.recent.bubble_share == pytest.approx(0.4)
     assert lent.recent.filled_share == pytest.approx(0.75)
     assert lent.recent.intrusion_fraction == pytest.approx(0.005)
@@ -200,7 +200,7 @@ def test_audit_filters_by_job_gpu_user_and_time(database: Database) -> None:
     assert sequences(until_us=NOW_US) == [1, 3]
     with database.reading() as session:
         (row,) = queries.audit(session, queries.AuditFilter(fill_job_id=20)).rows
-    assert (row.node, row.gpu, row.host_user, row.fill_user) == (
+    assert (row.node, row.gpu_uuid, row.host_user, row.fill_user) == (
         "n1",
         "GPU-a",
         "sfilluser1",

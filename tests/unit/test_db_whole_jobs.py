@@ -1,0 +1,123 @@
+"""Whole jobs and audit sums equal what the tables hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from db import queries
+from db.models import BubbleUse, Window
+from db.queries import AuditFilter, JobFilter
+from tests.unit.ledger_sample import GIB, sample_engine, uuid_of
+
+NOW_US = 1_800_000_000_000_000
+EVER = {"since_us": 0, "until_us": NOW_US}
+MINUTE_US = 60_000_000
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    path: Path = tmp_path_factory.mktemp("ledger") / "sfill.db"
+    with Session(sample_engine(path, now_us=NOW_US, minutes=12)) as opened:
+        yield opened
+
+
+def used_by(session: Session, fill_job: int) -> float:
+    total = select(func.sum(BubbleUse.gpu_time_us)).where(BubbleUse.fill_slurm_job_id == fill_job)
+    return session.scalar(total) or 0.0
+
+
+def test_the_sample_is_consistent(session: Session) -> None:
+    """Windows equal uses, or the other tests prove nothing."""
+    windows = session.scalar(
+        select(func.sum(Window.gpu_time_us)).where(Window.fill_slurm_job_id != 0)
+    )
+    assert windows == pytest.approx(session.scalar(select(func.sum(BubbleUse.gpu_time_us))))
+
+
+def test_host_job_sums_its_gpus(session: Session) -> None:
+    rows = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
+    (job,) = queries.whole_host_jobs(rows)
+    assert job.gpus == (uuid_of(0), uuid_of(1))
+    assert job.ended_at_us is None
+    assert job.gpu_wall_us == 2 * (NOW_US - job.started_at_us)
+    assert job.bubble_share == pytest.approx((0.46 + 0.31) / 2, abs=0.05)
+
+
+def test_requeued_fill_is_one_job(session: Session) -> None:
+    rows = queries.fill_jobs(session, JobFilter(job_id=203))
+    (job,) = queries.whole_fill_jobs(rows, now_us=NOW_US)
+    assert (job.starts, job.ended_at_us) == (2, None)
+    assert sorted(job.host_job_ids) == [101, 103]
+    assert job.nodes == ("n1", "n2")
+    assert job.gpu_time_us == pytest.approx(used_by(session, 203))
+    assert job.run_us == NOW_US - job.admitted_at_us
+
+
+def test_fills_beside_a_host_job_count_only_there(session: Session) -> None:
+    beside = {job.job_id: job for job in queries.fill_jobs_beside(session, 101, now_us=NOW_US)}
+    assert set(beside) == {201, 202, 203}
+    assert beside[203].starts == 1
+    assert 0 < beside[203].gpu_time_us < used_by(session, 203)
+
+
+def test_timeline_of_a_fill_job_is_its_own_use(session: Session) -> None:
+    found = queries.job_timeline(session, **EVER, resolution_us=MINUTE_US, fill_job_id=202)
+    assert set(found) == {uuid_of(1)}
+    filled = sum(bucket.shares.gpu_time_us for bucket in found[uuid_of(1)])
+    assert filled == pytest.approx(used_by(session, 202))
+    assert not queries.job_timeline(session, **EVER, resolution_us=MINUTE_US, fill_job_id=999)
+
+
+def test_timeline_of_a_host_job_has_all_its_fills(session: Session) -> None:
+    found = queries.job_timeline(session, **EVER, resolution_us=MINUTE_US, host_job_id=103)
+    assert set(found) == {uuid_of(3)}
+    used = session.scalar(
+        select(func.sum(BubbleUse.gpu_time_us)).where(BubbleUse.host_slurm_job_id == 103)
+    )
+    filled = sum(bucket.shares.gpu_time_us for bucket in found[uuid_of(3)])
+    assert filled == pytest.approx(used)
+
+
+def test_gpus_say_what_is_lent(session: Session) -> None:
+    gpus = {gpu.minor: gpu for gpu in queries.gpus_now(session, now_us=NOW_US)}
+    assert [fill.memory_bytes for fill in gpus[1].fills] == [6 * GIB, 10 * GIB]
+    assert gpus[0].host_lend_bytes == 20 * GIB
+    assert gpus[3].recent.bubble_share is None
+    assert gpus[2].recent.filled_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fills"),
+    [
+        (AuditFilter(user="sfilluser2"), {201, 202}),
+        (AuditFilter(gpu=uuid_of(3)), {203}),
+        (AuditFilter(node="n2"), {203}),
+        (AuditFilter(host_job_id=101, fill_job_id=203), {203}),
+        (AuditFilter(cause="communication"), set()),
+    ],
+)
+def test_audit_sums_follow_the_filter(
+    session: Session, wanted: AuditFilter, fills: set[int]
+) -> None:
+    rows = queries.audit(session, wanted, limit=100_000).rows
+    sums = queries.audit_sums(session, wanted)
+    assert {row.fill_slurm_job_id for row in rows} == fills
+    assert sums.rows == len(rows)
+    assert sums.gpu_time_us == pytest.approx(sum(row.gpu_time_us for row in rows))
+
+
+def test_audit_rows_are_the_tables_rows(session: Session) -> None:
+    (row,) = queries.audit(session, AuditFilter(fill_job_id=201), limit=1).rows
+    stored = session.get_one(BubbleUse, row.id)
+    for column in BubbleUse.__table__.columns:
+        assert getattr(row, column.key) == getattr(stored, column.key)
+    assert (row.host_user, row.fill_user, row.node) == ("sfilluser1", "sfilluser2", "n1")
+
+
+def test_event_kinds(session: Session) -> None:
+    assert queries.event_kinds(session) == ["admitted", "evicted", "refused"]

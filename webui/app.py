@@ -1,0 +1,126 @@
+"""The Flask application: views, security headers, the local copy of Plotly, errors."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from flask import Flask, Response, jsonify, render_template, request
+from sqlalchemy.exc import SQLAlchemyError
+from werkzeug.exceptions import HTTPException
+
+from db.engine import Database
+from webui.parameters import BadParameterError
+from webui.settings import WebSettings
+from webui.views import audit, events, jobs, overview
+
+# Everything a page needs comes from here; nothing inline runs.
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "img-src 'self' data:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def create_app(settings: WebSettings, database: Database) -> Flask:
+    """The dashboard on an open database."""
+    app = Flask(__name__)
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.extensions["database"] = database
+    app.register_blueprint(overview.pages)
+    app.register_blueprint(jobs.pages)
+    app.register_blueprint(audit.pages)
+    app.register_blueprint(events.pages)
+    static_version = _version(Path(app.static_folder or ""))
+
+    @app.context_processor
+    def for_templates() -> dict[str, object]:
+        return {"refresh_s": settings.refresh_s, "version": static_version}
+
+    @app.before_request
+    def local_name_only() -> Response | None:
+        """A foreign page that lets its own name point at 127.0.0.1 must read nothing here."""
+        host = request.host
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name in LOCAL_NAMES:
+            return None
+        return _failure(421, "This dashboard answers only under localhost or 127.0.0.1.")
+
+    @app.after_request
+    def headers(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        if not request.path.startswith("/static/"):
+            response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @app.get("/static/vendor/plotly.min.js")
+    def plotly_script() -> Response:
+        """Plotly's script out of the installed Python package: no third-party host is asked."""
+        response = Response(_plotly_gzip(), mimetype="text/javascript")
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Cache-Control"] = "public, max-age=86400"
+        return response
+
+    app.register_error_handler(BadParameterError, lambda error: _failure(400, f"{error}."))
+    app.register_error_handler(HTTPException, _http_failure)
+    app.register_error_handler(SQLAlchemyError, _database_failure)
+    return app
+
+
+def _failure(status: int, sentence: str) -> Response:
+    """The same sentence as JSON for data and as a page for people."""
+    sentence = sentence[:1].upper() + sentence[1:]
+    if request.path.startswith("/api/"):
+        response = jsonify({"error": sentence})
+    else:
+        response = Response(render_template("error.html", status=status, sentence=sentence))
+    response.status_code = status
+    return response
+
+
+def _http_failure(error: HTTPException) -> Response:
+    status = error.code or 500
+    if status == 404:
+        own = error.description if _own_words(error) else None
+        return _failure(404, own or "There is no such page.")
+    return _failure(status, error.description or error.name)
+
+
+def _own_words(error: HTTPException) -> bool:
+    return error.description != type(error).description
+
+
+def _database_failure(error: SQLAlchemyError) -> Response:
+    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+    return _failure(503, f"The database cannot be read just now ({cause}).")
+
+
+@cache
+def _plotly_gzip() -> bytes:
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("the Python package plotly is not installed")
+    script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    return gzip.compress(script.read_bytes(), compresslevel=6, mtime=0)
+
+
+def _version(folder: Path) -> str:
+    """Changes whenever a static file does, so that browsers may keep them."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
