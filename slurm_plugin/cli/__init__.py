@@ -1,0 +1,1 @@
+"""`sfill`: what users, operators and auditors ask on the command line."""

@@ -1,0 +1,33 @@
+"""Reading the database on behalf of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from db.engine import Database, DatabaseError
+from slurm_plugin.cli.settings import CliSettings
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read; the text is one sentence."""
+
+
+@contextmanager
+def ledger(settings: CliSettings) -> Iterator[Session]:
+    """A read-only session; raises LedgerError where the database fails."""
+    database = Database(settings.database_url, read_only=True)
+    try:
+        with database.reading() as session:
+            yield session
+    except DatabaseError as error:
+        raise LedgerError(str(error)) from error
+    except SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        # str() of a URL shows no password.
+        raise LedgerError(f"cannot read the database {database.url} ({cause})") from error
+    finally:
+        database.close()

@@ -1,0 +1,64 @@
+"""Start of `sfill`: one line for every mistake, and exit codes (2 bad input, 1 failure)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from db.engine import DatabaseError
+from slurm_plugin.cli.audit import audit
+from slurm_plugin.cli.console import complain
+from slurm_plugin.cli.events import events
+from slurm_plugin.cli.jobs import jobs
+from slurm_plugin.cli.ledger import LedgerError
+from slurm_plugin.cli.settings import SettingsError, load_settings
+from slurm_plugin.cli.status import status
+from slurm_plugin.cli.switch import SwitchError, off, on
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", metavar="FILE", help="Configuration (default: SFILL_CONF, /etc/sfill/sfill.toml)."
+)
+@click.pass_context
+def sfill(context: click.Context, config: str | None) -> None:
+    """Inference in the bubbles of training GPUs: what runs, what was used, and the switch.
+
+    A bubble is a stretch of at least 100 us in which a GPU that training holds computes nothing
+    for it; a host job is training that lends its bubbles, a fill job inference that runs in them;
+    intrusion is how long ready training work waited for fill.
+    """
+    context.obj = load_settings(config)
+
+
+for _command in (status, jobs, audit, events, off, on):
+    sfill.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `sfill` and exit."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = sfill.main(args=words or ["--help"], prog_name="sfill", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        complain(error.format_message().replace("\n", " "))
+        sys.exit(error.exit_code)
+    except (SettingsError, DatabaseError) as error:
+        complain(str(error))
+        sys.exit(2)
+    except (LedgerError, SwitchError) as error:
+        complain(str(error))
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader (head, less) has enough; keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
