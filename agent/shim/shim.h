@@ -16,8 +16,9 @@ enum shim_op_kind {
     SHIM_OP_COPY = 3,
     SHIM_OP_SET = 4,
     SHIM_OP_WAIT = 5,  /* stream waits for an event or a value */
-    SHIM_OP_OTHER = 6, /* host functions, prefetch, event records: progress, no GPU compute */
-    SHIM_OP_SETUP = 7  /* makes a context, loads a module: driver work that may stop the GPU */
+    SHIM_OP_OTHER = 6, /* host functions, value writes: progress, no GPU compute */
+    SHIM_OP_SETUP = 7, /* makes a context, loads a module: driver work that may stop the GPU */
+    SHIM_OP_EVENT = 8  /* an event record: no GPU work of its own */
 };
 
 /* One operation at its launch call. */
@@ -97,9 +98,11 @@ enum shim_role shim_attach(struct shim_answer *answer); /* decides the role, onc
 /* Connects afresh and offers the board (-1: none yet); false when there is no agent. Then
  * answer->board_fd is -1 (board adopted) or a new board. Waits timeout_ms at most. */
 bool shim_reattach(enum shim_role role, int board_fd, struct shim_answer *answer, int timeout_ms);
-int shim_connection(void);                              /* the socket, -1 when none */
-int shim_receive(char *text, size_t size, int *fd, int timeout_ms); /* one message; fd -1: none */
-int shim_send(const char *text);
+int shim_connection(void); /* the socket, -1 when none */
+/* One message: its length, 0 when none came in time, -1 when the connection is gone (then also
+ * shim_connection() is -1). *fd: the descriptor that came with it, else -1. */
+int shim_receive(char *text, size_t size, int *fd, int timeout_ms);
+int shim_send(const char *text); /* 0, or -1 when it could not be sent at once */
 
 /* thread.c: a detached thread, all signals blocked, small timer slack, never joined. */
 bool shim_thread(void (*run)(void), const char *name);

@@ -1,0 +1,167 @@
+/* hook_launch.c - hooks of kernel launches and of what turns kernels into graphs. */
+#include "hooks.h"
+
+#define HOOK(symbol, parameters)                                                                   \
+    HOOK_EXPORT CUresult symbol parameters;                                                        \
+    HOOK_EXPORT CUresult symbol parameters
+#define REAL(symbol, parameters) ((CUresult(*) parameters)hook_real(HOOK_##symbol))
+
+/* A kernel's run time depends on which function it is and how many threads it gets. */
+static uint64_t shape_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
+                             unsigned shared_bytes) {
+    uint64_t hash = shape_mix(1, (uint64_t)(uintptr_t)function);
+    hash = shape_mix(hash, (uint64_t)grid[0] << 32 | grid[1]);
+    hash = shape_mix(hash, (uint64_t)grid[2] << 32 | shared_bytes);
+    hash = shape_mix(hash, (uint64_t)block[0] << 40 | (uint64_t)block[1] << 20 | block[2]);
+    return hash | 1;
+}
+
+static struct shim_op kernel_op(CUfunction function, const unsigned grid[3],
+                                const unsigned block[3], unsigned shared_bytes, CUstream stream) {
+    return (struct shim_op){.kind = SHIM_OP_KERNEL,
+                            .stream = stream,
+                            .function = function,
+                            .shape = shape_kernel(function, grid, block, shared_bytes)};
+}
+
+#define KERNEL_PARAMETERS                                                                          \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **arguments, \
+     void **extra)
+#define KERNEL_HOOK(symbol, per_thread)                                                            \
+    HOOK(symbol, KERNEL_PARAMETERS) {                                                              \
+        CUresult(*real) KERNEL_PARAMETERS = REAL(symbol, KERNEL_PARAMETERS);                       \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        struct shim_op op =                                                                        \
+            kernel_op(function, (unsigned[]){grid_x, grid_y, grid_z},                              \
+                      (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);              \
+        const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
+        CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,        \
+                               shared_bytes, stream, arguments, extra);                            \
+        hook_after(role, &op, result);                                                             \
+        return result;                                                                             \
+    }
+KERNEL_HOOK(cuLaunchKernel, false)
+KERNEL_HOOK(cuLaunchKernel_ptsz, true)
+
+#define COOPERATIVE_PARAMETERS                                                                     \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **arguments)
+#define COOPERATIVE_HOOK(symbol, per_thread)                                                       \
+    HOOK(symbol, COOPERATIVE_PARAMETERS) {                                                         \
+        CUresult(*real) COOPERATIVE_PARAMETERS = REAL(symbol, COOPERATIVE_PARAMETERS);             \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        struct shim_op op =                                                                        \
+            kernel_op(function, (unsigned[]){grid_x, grid_y, grid_z},                              \
+                      (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);              \
+        const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
+        CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,        \
+                               shared_bytes, stream, arguments);                                   \
+        hook_after(role, &op, result);                                                             \
+        return result;                                                                             \
+    }
+COOPERATIVE_HOOK(cuLaunchCooperativeKernel, false)
+COOPERATIVE_HOOK(cuLaunchCooperativeKernel_ptsz, true)
+
+#define EX_PARAMETERS                                                                              \
+    (const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)
+static struct shim_op config_op(CUfunction function, const CUlaunchConfig *config) {
+    return kernel_op(function, (unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+                     (unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ},
+                     config->sharedMemBytes, config->hStream);
+}
+#define EX_HOOK(symbol, per_thread)                                                                \
+    HOOK(symbol, EX_PARAMETERS) {                                                                  \
+        CUresult(*real) EX_PARAMETERS = REAL(symbol, EX_PARAMETERS);                               \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        if (!config) /* the driver's to refuse */                                                  \
+            return real(config, function, arguments, extra);                                       \
+        struct shim_op op = config_op(function, config);                                           \
+        const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
+        CUresult result = real(config, function, arguments, extra);                                \
+        hook_after(role, &op, result);                                                             \
+        return result;                                                                             \
+    }
+EX_HOOK(cuLaunchKernelEx, false)
+EX_HOOK(cuLaunchKernelEx_ptsz, true)
+
+#define MULTI_PARAMETERS (CUDA_LAUNCH_PARAMS * launches, unsigned count, unsigned flags)
+enum { MULTI_MOST = 64 };
+/* One launch on each of several streams: the role is told of every one, before any starts. */
+HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
+    CUresult(*real) MULTI_PARAMETERS = REAL(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS);
+    if (!real)
+        return hook_missing();
+    const struct shim_role_ops *role = count <= MULTI_MOST ? hook_enter() : NULL;
+    struct shim_op ops[MULTI_MOST];
+    for (unsigned i = 0; role && i < count; i++) {
+        const CUDA_LAUNCH_PARAMS *launch = &launches[i];
+        ops[i] = kernel_op(launch->function,
+                           (unsigned[]){launch->gridDimX, launch->gridDimY, launch->gridDimZ},
+                           (unsigned[]){launch->blockDimX, launch->blockDimY, launch->blockDimZ},
+                           launch->sharedMemBytes, hook_stream(launch->hStream, false));
+        if (role->before)
+            role->before(&ops[i]);
+    }
+    CUresult result = real(launches, count, flags);
+    for (unsigned i = 0; role && i < count; i++)
+        if (role->after)
+            role->after(&ops[i], result);
+    hook_leave(role);
+    return result;
+}
+
+static bool allowed(enum shim_feature feature) {
+    const struct shim_role_ops *role = hook_enter();
+    bool allows = !role || !role->allows || role->allows(feature);
+    hook_leave(role);
+    return allows;
+}
+
+#define INSTANTIATE_PARAMETERS                                                                     \
+    (CUgraphExec * made, CUgraph graph, void *error_node, char *text, size_t text_bytes)
+HOOK(cuGraphInstantiate, INSTANTIATE_PARAMETERS) {
+    CUresult(*real) INSTANTIATE_PARAMETERS = REAL(cuGraphInstantiate, INSTANTIATE_PARAMETERS);
+    return real ? real(made, graph, error_node, text, text_bytes) : hook_missing();
+}
+HOOK(cuGraphInstantiate_v2, INSTANTIATE_PARAMETERS) {
+    CUresult(*real) INSTANTIATE_PARAMETERS = REAL(cuGraphInstantiate_v2, INSTANTIATE_PARAMETERS);
+    return real ? real(made, graph, error_node, text, text_bytes) : hook_missing();
+}
+
+#define WITH_FLAGS_PARAMETERS (CUgraphExec * made, CUgraph graph, unsigned long long flags)
+HOOK(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS) {
+    CUresult(*real) WITH_FLAGS_PARAMETERS =
+        REAL(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS);
+    if (!real)
+        return hook_missing();
+    if ((flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) && !allowed(SHIM_DEVICE_GRAPH_LAUNCH))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return real(made, graph, flags);
+}
+
+#define WITH_PARAMS_PARAMETERS                                                                     \
+    (CUgraphExec * made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters)
+#define WITH_PARAMS_HOOK(symbol)                                                                   \
+    HOOK(symbol, WITH_PARAMS_PARAMETERS) {                                                         \
+        CUresult(*real) WITH_PARAMS_PARAMETERS = REAL(symbol, WITH_PARAMS_PARAMETERS);             \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        if (parameters && (parameters->flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) &&              \
+            !allowed(SHIM_DEVICE_GRAPH_LAUNCH))                                                    \
+            return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+        return real(made, graph, parameters);                                                      \
+    }
+WITH_PARAMS_HOOK(cuGraphInstantiateWithParams)
+WITH_PARAMS_HOOK(cuGraphInstantiateWithParams_ptsz)
+
+#define SEMAPHORE_PARAMETERS (void **made, const void *description)
+HOOK(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS) {
+    CUresult(*real) SEMAPHORE_PARAMETERS = REAL(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS);
+    if (!real)
+        return hook_missing();
+    return allowed(SHIM_EXTERNAL_SEMAPHORE) ? real(made, description) : CUDA_ERROR_NOT_SUPPORTED;
+}

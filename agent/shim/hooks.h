@@ -1,0 +1,120 @@
+/* hooks.h - the hooks' common frame: which hook stands for which symbol, how a hook finds the
+ * real function, and how it tells the role. */
+#ifndef SFILL_HOOKS_H
+#define SFILL_HOOKS_H
+#include "shim.h"
+
+#define HOOK_EXPORT __attribute__((visibility("default")))
+
+/* One number for each symbol of the table. */
+enum hook_id {
+#define OP_PAIR(symbol, suffix, ...) HOOK_##symbol, HOOK_##symbol##suffix,
+#define OP_ONE(symbol, ...) HOOK_##symbol,
+#define OWN_PAIR(symbol, suffix, ...) HOOK_##symbol, HOOK_##symbol##suffix,
+#define OWN_ONE(symbol, ...) HOOK_##symbol,
+#include "hook_table.def"
+#undef OP_PAIR
+#undef OP_ONE
+#undef OWN_PAIR
+#undef OWN_ONE
+    HOOK_COUNT
+};
+
+struct hook {
+    const char *symbol;
+    void *ours;
+    int since;       /* CUDA version from which cuGetProcAddress means this ABI */
+    bool per_thread; /* the variant whose NULL stream is the calling thread's own */
+};
+
+extern const struct hook hook_list[HOOK_COUNT];
+
+/* The driver's function under a hook; NULL when the driver lacks it or is not loaded. */
+void *hook_real(enum hook_id id);
+/* Keeps what cuGetProcAddress answered, for drivers that hand out more than they export. */
+void hook_remember_real(enum hook_id id, void *function);
+/* The hook of an exported name, by its exact spelling; -1: not hooked. */
+int hook_by_symbol(const char *symbol);
+/* The hook for what cuGetProcAddress(name, version) answered; -1: not hooked. */
+int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_thread);
+/* What a call answers whose real function is missing. */
+CUresult hook_missing(void);
+
+/* shim.c: the role after the first driver call; NULL: step aside. */
+const struct shim_role_ops *shim_decide(void);
+extern _Atomic bool shim_decided;
+
+/* hook_capture.c: streams that record a graph instead of running. */
+extern _Atomic int hook_captures;
+bool hook_capturing(CUstream stream);
+void hook_capture_forget(CUstream stream);
+
+/* Enters a hook: the role to tell, or NULL to pass straight through. After a non-NULL answer
+ * hook_leave() must follow; meanwhile driver calls of this thread are the shim's or the
+ * driver's own. */
+static inline const struct shim_role_ops *hook_enter(void) {
+    if (__builtin_expect(shim_inside, 0))
+        return NULL;
+    const struct shim_role_ops *role = atomic_load_explicit(&shim_ops, memory_order_acquire);
+    if (__builtin_expect(!role, 0)) {
+        if (atomic_load_explicit(&shim_decided, memory_order_acquire))
+            return NULL;
+        role = shim_decide();
+        if (!role)
+            return NULL;
+    }
+    shim_inside = 1;
+    return role;
+}
+
+static inline void hook_leave(const struct shim_role_ops *role) {
+    if (role)
+        shim_inside = 0;
+}
+
+static inline CUstream hook_stream(CUstream stream, bool per_thread) {
+    if (stream)
+        return stream;
+    return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+/* Enters a hook with an operation and tells the role; NULL when nobody is to be told. */
+static inline const struct shim_role_ops *hook_before(struct shim_op *op, bool per_thread) {
+    const struct shim_role_ops *role = hook_enter();
+    if (!role)
+        return NULL;
+    op->per_thread = per_thread;
+    op->stream = hook_stream(op->stream, per_thread);
+    if (__builtin_expect(atomic_load_explicit(&hook_captures, memory_order_acquire) > 0, 0) &&
+        op->kind != SHIM_OP_SETUP && hook_capturing(op->stream)) {
+        hook_leave(role);
+        return NULL;
+    }
+    if (role->before)
+        role->before(op);
+    return role;
+}
+
+static inline void hook_after(const struct shim_role_ops *role, struct shim_op *op,
+                              CUresult result) {
+    if (!role)
+        return;
+    if (role->after)
+        role->after(op, result);
+    hook_leave(role);
+}
+
+/* Shapes: what the duration of an operation depends on, as one number that is never 0. */
+static inline uint64_t shape_mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+    return hash ^ (hash >> 29);
+}
+static inline uint64_t shape_object(const void *object) {
+    return shape_mix(2, (uint64_t)(uintptr_t)object) | 1;
+}
+/* Copies of about the same size (to a power of two) take about the same time. */
+static inline uint64_t shape_bytes(enum shim_op_kind kind, uint64_t bytes) {
+    unsigned magnitude = bytes ? 64u - (unsigned)__builtin_clzll(bytes) : 0;
+    return bytes ? shape_mix((uint64_t)kind << 8, magnitude) | 1 : 0;
+}
+#endif
