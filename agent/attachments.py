@@ -1,0 +1,111 @@
+"""Boards that are attached: who holds them, on which GPUs they stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agent.board import (
+    LAYOUT_VERSION,
+    MAGIC_FILL,
+    MAGIC_TRAINING,
+    MAX_GPUS,
+    BoardHead,
+    FillBoard,
+    TrainingBoard,
+)
+from agent.job_of_process import JobOfProcess
+from agent.processes import WatchedProcess
+from agent.server import Connection
+from agent.shared_memory import SharedMemory
+
+
+@dataclass
+class Training:
+    """A training process with its board. `sections`: GPU UUID -> index into the board's gpus[]."""
+
+    memory: SharedMemory[TrainingBoard]
+    process: WatchedProcess
+    job: JobOfProcess
+    connection: Connection | None
+    sections: dict[str, int] = field(default_factory=dict)
+    announced: set[str] = field(default_factory=set)
+    drained: int = 0  # bubble records read so far
+    shut_told: bool = False
+
+    @property
+    def board_id(self) -> int:
+        return int(self.memory.view.head.board_id)
+
+    @property
+    def gpus(self) -> set[str]:
+        return self.announced | self.sections.keys()
+
+    def read_sections(self) -> bool:
+        """Looks for GPUs that the process has come to use; True when there are new ones."""
+        view = self.memory.view
+        count = min(int(view.gpus_used), MAX_GPUS)
+        if count == len(self.sections):
+            return False
+        known = len(self.sections)
+        for index in range(count):
+            uuid = view.gpus[index].uuid.decode(errors="replace")
+            if uuid:
+                self.sections.setdefault(uuid, index)
+        return len(self.sections) != known
+
+
+@dataclass
+class Fill:
+    """A process of a fill job with its board; `gpu` is the one that its job was given."""
+
+    memory: SharedMemory[FillBoard]
+    process: WatchedProcess
+    job: JobOfProcess
+    connection: Connection | None
+    gpu: str
+    drained: int = 0  # use records read so far
+    lost: int = 0  # use records overwritten before they were read
+
+    @property
+    def board_id(self) -> int:
+        return int(self.memory.view.head.board_id)
+
+
+def new_training_board(board_id: int, process_id: int) -> SharedMemory[TrainingBoard]:
+    """A fresh board for a training process. Raises OSError."""
+    memory = SharedMemory.create(TrainingBoard, "sfill-training")
+    _write_head(memory.view.head, MAGIC_TRAINING, len(memory.raw), board_id, process_id)
+    return memory
+
+
+def new_fill_board(board_id: int, process_id: int) -> SharedMemory[FillBoard]:
+    """A fresh board for a fill's process. Raises OSError."""
+    memory = SharedMemory.create(FillBoard, "sfill-fill")
+    _write_head(memory.view.head, MAGIC_FILL, len(memory.raw), board_id, process_id)
+    return memory
+
+
+def adopt_training_board(
+    descriptor: int, board_id: int, process_id: int
+) -> SharedMemory[TrainingBoard]:
+    """The board a process kept over a restart of the agent. Raises SharedMemoryError."""
+    memory = SharedMemory.adopt(TrainingBoard, descriptor, MAGIC_TRAINING, LAYOUT_VERSION)
+    memory.view.head.board_id = board_id
+    memory.view.head.process_id = process_id
+    return memory
+
+
+def adopt_fill_board(descriptor: int, board_id: int, process_id: int) -> SharedMemory[FillBoard]:
+    """As adopt_training_board, for a fill's process."""
+    memory = SharedMemory.adopt(FillBoard, descriptor, MAGIC_FILL, LAYOUT_VERSION)
+    memory.view.head.board_id = board_id
+    memory.view.head.process_id = process_id
+    return memory
+
+
+def _write_head(head: BoardHead, magic: int, size: int, board_id: int, process_id: int) -> None:
+    head.version = LAYOUT_VERSION
+    head.size_bytes = size
+    head.board_id = board_id
+    head.process_id = process_id
+    head.magic = magic

@@ -1,0 +1,121 @@
+"""Keeps the intrusion of fill under a host job's budget.
+
+Intrusion over wall time is looked at twice: over a short span, which steers, and over a sliding
+window and the whole job, which stop. Steering is additive increase, multiplicative decrease of the
+work in flight; at its floor the least bubble grows instead. Over the budget filling stops for a
+back-off that doubles each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from agent.settings import AgentSettings
+
+_STEER_SPAN_NS = 5_000_000_000
+_STEP_NS = 1_000_000_000
+_LEAST_SPAN_NS = 10_000_000_000
+_CALM_NS = 60_000_000_000
+_INCREASE_US = 20
+_MIN_BUBBLE_STEP_US = 100
+
+
+class Budget:
+    """One host job's budget; all times monotonic nanoseconds of the caller's clock."""
+
+    def __init__(self, slowdown: float, settings: AgentSettings, started_ns: int) -> None:
+        self.slowdown = slowdown
+        self.in_flight_us = settings.in_flight_us
+        self.min_bubble_us = settings.min_bubble_us
+        self.stopped = False
+        self._settings = settings
+        self._started_ns = started_ns
+        self._window_ns = round(settings.budget_window_s * 1e9)
+        self._charges: deque[tuple[int, int]] = deque()
+        self._window_sum_ns = 0
+        self._total_ns = 0
+        self._stopped_until_ns = 0
+        self._back_off_s = settings.back_off_s
+        self._last_stop_ns = started_ns
+        self._last_step_ns = started_ns
+
+    def charge(self, now_ns: int, intrusion_ns: int) -> None:
+        """Adds what fill has cost the training just now."""
+        if intrusion_ns <= 0:
+            return
+        self._charges.append((now_ns, intrusion_ns))
+        self._window_sum_ns += intrusion_ns
+        self._total_ns += intrusion_ns
+
+    def window_fraction(self, now_ns: int) -> float:
+        """Intrusion over wall time in the sliding window, at least 10 s long."""
+        while self._charges and self._charges[0][0] < now_ns - self._window_ns:
+            self._window_sum_ns -= self._charges.popleft()[1]
+        span = min(self._window_ns, now_ns - self._started_ns)
+        return self._window_sum_ns / max(span, min(_LEAST_SPAN_NS, self._window_ns))
+
+    def total_fraction(self, now_ns: int) -> float:
+        """Intrusion over wall time since the job began."""
+        return self._total_ns / max(now_ns - self._started_ns, _LEAST_SPAN_NS)
+
+    def _recent_fraction(self, now_ns: int) -> float:
+        recent = 0
+        for at_ns, intrusion_ns in reversed(self._charges):
+            if at_ns < now_ns - _STEER_SPAN_NS:
+                break
+            recent += intrusion_ns
+        return recent / _STEER_SPAN_NS
+
+    def control(self, now_ns: int) -> str:
+        """Steers; call it every few hundred milliseconds. Returns what changed, for the audit log,
+        when filling stopped or goes on, else an empty text."""
+        if not self._settings.budget_control:
+            return ""
+        if self.stopped:
+            return self._try_resume(now_ns)
+        fraction = max(self.window_fraction(now_ns), self.total_fraction(now_ns))
+        if fraction > self.slowdown:
+            return self._stop(now_ns, fraction)
+        if now_ns - self._last_step_ns >= _STEP_NS:
+            self._last_step_ns = now_ns
+            self._steer(self._recent_fraction(now_ns))
+        return ""
+
+    def _steer(self, recent: float) -> None:
+        settings = self._settings
+        if recent > self.slowdown / 2:
+            if self.in_flight_us > settings.in_flight_min_us:
+                self.in_flight_us = max(settings.in_flight_min_us, self.in_flight_us // 2)
+            else:
+                raised = max(self.min_bubble_us * 2, _MIN_BUBBLE_STEP_US)
+                self.min_bubble_us = min(settings.min_bubble_max_us, raised)
+        elif recent < self.slowdown / 4:
+            if self.min_bubble_us > settings.min_bubble_us:
+                lowered = self.min_bubble_us - _MIN_BUBBLE_STEP_US
+                self.min_bubble_us = max(settings.min_bubble_us, lowered)
+            else:
+                self.in_flight_us = min(settings.in_flight_us, self.in_flight_us + _INCREASE_US)
+
+    def _stop(self, now_ns: int, fraction: float) -> str:
+        if now_ns - self._last_stop_ns > _CALM_NS:
+            self._back_off_s = self._settings.back_off_s
+        self.stopped = True
+        self._last_stop_ns = now_ns
+        self._stopped_until_ns = now_ns + round(self._back_off_s * 1e9)
+        self.in_flight_us = self._settings.in_flight_min_us
+        text = (
+            f"intrusion {fraction:.2%} is over the budget of {self.slowdown:.2%}: "
+            f"filling stops for {self._back_off_s:g} s"
+        )
+        self._back_off_s = min(self._settings.back_off_max_s, self._back_off_s * 2)
+        return text
+
+    def _try_resume(self, now_ns: int) -> str:
+        if now_ns < self._stopped_until_ns:
+            return ""
+        fraction = max(self.window_fraction(now_ns), self.total_fraction(now_ns))
+        if fraction > self.slowdown:
+            return ""
+        self.stopped = False
+        self._last_stop_ns = now_ns
+        return f"intrusion is down to {fraction:.2%}: filling goes on"

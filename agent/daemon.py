@@ -1,0 +1,272 @@
+"""The agent as a whole: builds the parts, ties them to one event loop, and runs the timers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from agent import VERSION
+from agent.clock import now_ns
+from agent.devices import Devices
+from agent.drain import Drain
+from agent.eviction import Eviction
+from agent.guard import Guard, GuardThread
+from agent.job_of_process import JobFinder
+from agent.node import Node
+from agent.nvml import Device, GpuQueries
+from agent.packet import Packet, PacketError
+from agent.policy import Heartbeat
+from agent.reporter import Reporter, Spooler
+from agent.server import Connection, Server, close_all
+from agent.settings import AgentSettings
+from agent.shim_verbs import ShimVerbs
+from agent.slurm_verbs import SlurmVerbs
+from agent.spool import Spool
+from agent.state_file import StateFile
+from agent.windows import Windows
+from db.wire.messages import Report, ReportAnswer
+
+log = logging.getLogger(__name__)
+
+_REAP_INTERVAL_S = 30.0
+
+
+class Agent:
+    """One node's agent. `run` returns when it is told to stop."""
+
+    def __init__(self, settings: AgentSettings, queries: GpuQueries) -> None:
+        """Reads the GPUs and the state on disk. Raises GpuError, OSError."""
+        self.settings = settings
+        self._queries = queries
+        every = queries.devices()
+        own = [each for each in every if not settings.gpus or each.minor in settings.gpus]
+        own.sort(key=lambda each: each.minor)
+        self._tell_missing(own)
+        self.node = Node(settings, own)
+        self.state = StateFile(settings.state_dir, self.node)
+        self._restarted = self.state.load()
+        self.spool = Spool(settings.spool_dir, settings.spool_max_bytes)
+        self.windows = Windows(self.node, now_ns())
+        self._drain = Drain(self.node, self.windows)
+        self._finder = JobFinder(from_environment=settings.job_from_environment)
+        self._eviction = Eviction(self.node, self._finder)
+        self._guard = Guard(self.node, self._finder)
+        self._shims = ShimVerbs(self.node, self._finder, self._drain)
+        devices = Devices(settings, [each.minor for each in every])
+        self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices)
+        self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
+        policies = [gpu.policy for gpu in self.node.gpus.values()]
+        self._heartbeat = Heartbeat(policies, settings.heartbeat_ms)
+        self._report: Report | None = None
+        self._without_process_ns: dict[int, int] = {}
+        self._stop = asyncio.Event()
+
+    def _tell_missing(self, own: list[Device]) -> None:
+        for minor in set(self.settings.gpus) - {each.minor for each in own}:
+            log.error("settings name a GPU with minor %d, which NVML does not show", minor)
+
+    async def run(self) -> None:
+        """Serves until `stop` is called. Raises OSError at the start."""
+        loop = asyncio.get_running_loop()
+        threads = self._start_threads(loop)
+        self.node.on_change = self._changed
+        self.node.refresh()
+        self._server.start()
+        if self._restarted:
+            self._eviction.resume()
+        began = "again after a restart" if self._restarted else "anew"
+        self.node.ledger.event("agent_begins", f"the agent of {self.settings.node} begins {began}")
+        timers = [
+            asyncio.create_task(self._every(self.settings.drain_interval_s, self._tick)),
+            asyncio.create_task(self._reap()),
+        ]
+        await self._stop.wait()
+        for timer in timers:
+            timer.cancel()
+        self._finish(*threads)
+
+    def stop(self) -> None:
+        """Ends `run`. Gates shut themselves as the heartbeat stops; jobs run on."""
+        self._stop.set()
+
+    def _start_threads(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> tuple[GuardThread, Spooler, Reporter | None]:
+        def on_main(function: Callable[..., None]) -> Callable[..., None]:
+            def call(*arguments: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                    loop.call_soon_threadsafe(function, *arguments)
+
+            return call
+
+        guard = GuardThread(self.node, self._queries, self._guard.apply)
+        spooler = Spooler(
+            self.node.ledger,
+            self.spool,
+            min(0.5, self.settings.report_interval_s),
+            on_main(self._spool_full),
+        )
+        self._reporter: Reporter | None = None
+        if self.settings.controller_url:
+            self._reporter = Reporter(
+                self.settings, self.spool, lambda: self._report, on_main(self._answered)
+            )
+        started = (guard, spooler, self._reporter)
+        for thread in (self._heartbeat, *started):
+            if thread is not None:
+                thread.start()
+        return started
+
+    def _finish(self, guard: GuardThread, spooler: Spooler, reporter: Reporter | None) -> None:
+        self._heartbeat.stop()
+        guard.stop()
+        self._server.stop()
+        self._drain.all()
+        self.windows.close(now_ns())
+        self.node.ledger.event("agent_ends", f"the agent of {self.settings.node} was told to stop")
+        self.state.save(sums=True)
+        spooler.stop()
+        if reporter is not None:
+            reporter.stop()
+        self.spool.close()
+
+    # Timers
+
+    async def _every(self, seconds: float, function: Callable[[], None]) -> None:
+        while True:
+            try:
+                function()
+            except Exception:
+                # One bad reading must not end the watch; until the next, pages stay as they were.
+                log.exception("an unforeseen error in a timer")
+            await asyncio.sleep(seconds)
+
+    def _tick(self) -> None:
+        self._heartbeat.alive()
+        window = self.windows.began_ns
+        self._drain.all()
+        changed = self.node.read_boards()
+        changed |= self._control_budgets()
+        if changed:
+            self.node.refresh()
+        else:
+            for gpu in self.node.gpus.values():
+                self.node.refresh_gpu(gpu)
+            self._renew_report()
+        if self.windows.began_ns != window:
+            self.state.save(sums=True)
+
+    def _control_budgets(self) -> bool:
+        changed = False
+        for host in self.node.jobs.hosts.values():
+            text = self.node.budget_of(host).control(now_ns())
+            if text:
+                changed = True
+                text = f"host job {host.job_id}: {text}"
+                self.node.ledger.event("budget", text, job_id=host.job_id, user=host.user)
+        return changed
+
+    async def _reap(self) -> None:
+        """Gives up jobs that have had no process for long and whose end nobody told of."""
+        while True:
+            await asyncio.sleep(min(_REAP_INTERVAL_S, self.settings.forget_after_s / 2))
+            living = await asyncio.to_thread(self._finder.processes_of_jobs)
+            known = {*self.node.jobs.hosts, *self.node.jobs.fills}
+            gone = known - living.keys()
+            self._without_process_ns = {
+                job_id: self._without_process_ns.get(job_id, now_ns()) for job_id in gone
+            }
+            for job_id, since in self._without_process_ns.items():
+                if now_ns() - since > self.settings.forget_after_s * 1e9:
+                    self._slurm.give_up(job_id)
+
+    # Changes, reports and answers
+
+    def _changed(self) -> None:
+        self.state.save()
+        self._renew_report()
+
+    def _renew_report(self) -> None:
+        report = Report(
+            node=self.settings.node,
+            twin=self.settings.twin,
+            boot_id=self.spool.boot_id,
+            version=VERSION,
+            slot_bytes=self.settings.slot_bytes,
+            gpus=[self.node.report_of(gpu) for gpu in self.node.gpus.values()],
+            fill_jobs=sorted(self.node.jobs.fills),
+            off=self.node.off,
+            requeue=sorted(self.node.requeue),
+        )
+        if report != self._report:
+            self._report = report
+            if self._reporter is not None:
+                self._reporter.wake()
+
+    def _answered(self, answer: ReportAnswer) -> None:
+        self.node.requeue -= set(answer.requeued)
+        if answer.off != self.node.off_wanted:
+            self.node.off_wanted = answer.off
+            word = "off" if answer.off else "on"
+            self.node.ledger.event(word, f"filling is {word} by the controller")
+            self.node.refresh()
+        elif answer.requeued:
+            self._changed()
+
+    def _spool_full(self, full: str) -> None:
+        self.node.spool_full = full
+        text = f"filling stops: {full}" if full else "the spool has room again: filling goes on"
+        self.node.ledger.event("spool", text)
+        self.node.refresh()
+
+    # Packets
+
+    def handle(self, connection: Connection, packet: Packet, descriptors: list[int]) -> None:
+        """Deals with one packet of any peer; an error is the peer's, never ours."""
+        try:
+            if packet.verb == "attach":
+                self._shims.attach(connection, packet, descriptors)
+                return
+            close_all(descriptors)
+            self._dispatch(connection, packet)
+        except PacketError as error:
+            connection.send(Packet("error", {"reason": str(error)}))
+        except Exception:
+            log.exception("an unforeseen error at %s", packet.verb)
+            connection.send(Packet("error", {"reason": "the agent failed; see its log"}))
+
+    def _dispatch(self, connection: Connection, packet: Packet) -> None:
+        verb, user_id = packet.verb, connection.user_id
+        if verb == "gpu":
+            self._shims.gpu(connection, packet)
+        elif verb == "log":
+            self._shims.log(connection, packet)
+        elif verb == "status":
+            connection.send(self._slurm.status(user_id))
+        elif verb == "task":
+            connection.send(self._slurm.task(connection, packet))
+        elif verb in ("off", "on") and user_id in (0, self.settings.slurm_user_id):
+            connection.send(self._slurm.switch(verb == "off", user_id))
+        elif verb in ("off", "on"):
+            connection.send(Packet("refused", {"reason": "only root and SlurmUser may do this"}))
+        elif verb in ("job_begin", "job_end", "step"):
+            self._of_slurm(connection, packet)
+        else:
+            connection.send(Packet("error", {"reason": f"unknown verb {verb[:40]!r}"}))
+
+    def _of_slurm(self, connection: Connection, packet: Packet) -> None:
+        if connection.user_id not in self.settings.prolog_user_ids:
+            connection.send(Packet("error", {"reason": f"{packet.verb} is for Slurm's side only"}))
+        elif packet.verb == "job_begin":
+            connection.send(self._slurm.job_begin(packet))
+        elif packet.verb == "job_end":
+            self._slurm.job_end(connection, packet)
+        else:
+            connection.send(self._slurm.step(packet))
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._shims.closed(connection)
+        connection.process.close()

@@ -1,0 +1,168 @@
+"""Takes bubbles and uses off the boards: into windows, budgets and the ledger.
+
+Everything in a board was written by a user's process: numbers are bounded before they count.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import OrderedDict
+
+from agent.attachments import Fill, Training
+from agent.board import (
+    BUBBLE_RING,
+    MAX_GPUS,
+    USE_RING,
+    Bubble,
+    FillBoard,
+    TrainingBoard,
+    Use,
+)
+from agent.bubbles import BubblesOfBoard
+from agent.clock import now_ns
+from agent.node import Node
+from agent.rings import Ring
+from agent.windows import Windows
+from db.wire.messages import Cause
+
+_BUBBLES = Ring(TrainingBoard.bubbles.offset, BUBBLE_RING, struct.calcsize("=QQQII"))
+_USES = Ring(FillBoard.uses.offset, USE_RING, struct.calcsize("=8Q6I"))
+_BUBBLE = struct.Struct("=QQQII")
+_USE = struct.Struct("=8Q6I")
+assert _BUBBLE.size == struct.calcsize("=QQQII") and Bubble.cause.offset == 28
+assert Use.check_age_max_ns.offset == 80
+
+_CAUSES = dict(enumerate(Cause, start=1))
+_LONGEST_NS = 24 * 3600 * 1_000_000_000
+_LARGEST = (1 << 63) - 1  # of a database's whole numbers
+_REMEMBERED_BOARDS = 4096
+
+
+class Drain:
+    """Reads every board a few times a second. Main thread only."""
+
+    def __init__(self, node: Node, windows: Windows) -> None:
+        self._node = node
+        self._windows = windows
+        # Host boards by id, kept for uses that come in after the process has ended.
+        self._hosts_of_boards: OrderedDict[int, tuple[int, str]] = OrderedDict()
+
+    def all(self) -> None:
+        """Drains all boards and closes windows that are over."""
+        for training in self._node.trainings.values():
+            self.training(training)
+        for fill in self._node.fills.values():
+            self.fill(fill)
+        self._windows.close_due(now_ns())
+
+    def training(self, training: Training) -> None:
+        """Takes the bubbles off a training board."""
+        self._remember(training)
+        view = training.memory.view
+        data, training.drained, lost = _BUBBLES.read(
+            training.memory.raw, lambda: int(view.bubble_head), training.drained
+        )
+        by_index: dict[int, list[tuple[int, int]]] = {}
+        now = now_ns()
+        for _, begin, end, gpu, _ in _BUBBLE.iter_unpack(data):
+            if begin < end <= now:
+                by_index.setdefault(gpu, []).append((begin, end))
+        for uuid, index in training.sections.items():
+            bubbles = self._windows.bubbles_of(uuid, training.board_id)
+            bubbles.ended += by_index.get(index, ())
+            self._read_open(training, index, bubbles, now)
+        if lost:
+            self._windows.lost_bubbles += lost
+
+    def gone(self, training: Training) -> None:
+        """A training process has ended: its last bubbles, and no open one any more."""
+        self.training(training)
+        self._windows.gone(training.board_id, now_ns())
+
+    @staticmethod
+    def _read_open(training: Training, index: int, bubbles: BubblesOfBoard, now: int) -> None:
+        section = training.memory.view.gpus[index]
+        sequence, begin = int(section.bubble_seq), int(section.bubble_begin_ns)
+        stable = sequence == int(section.bubble_seq)
+        bubbles.open_since_ns = begin if stable and sequence & 1 and 0 < begin <= now else 0
+
+    def fill(self, fill: Fill) -> None:
+        """Takes the uses of bubbles off a fill's board."""
+        view = fill.memory.view
+        data, fill.drained, lost = _USES.read(
+            fill.memory.raw, lambda: int(view.use_head), fill.drained
+        )
+        if lost:
+            fill.lost += lost
+            view.use_lost = fill.lost
+            self._node.ledger.event(
+                "lost",
+                f"{lost} uses of bubbles were overwritten before they were read",
+                job_id=fill.job.job_id,
+                gpu=fill.gpu,
+            )
+        now = now_ns()
+        for use in _USE.iter_unpack(data):
+            self._use(fill, use, now)
+
+    def _use(self, fill: Fill, use: tuple[int, ...], now: int) -> None:
+        board, seq, begin, end, first, last, gpu_time, intrusion, kernels, copies, gpu, cause = use[
+            :12
+        ]
+        uuid = self._gpu_of(fill, gpu)
+        job_id, step = self._host_of(board, uuid)
+        if job_id == 0 or not now - _LONGEST_NS < first <= now:
+            return
+        last = min(max(last, first), now)
+        begin = begin if now - _LONGEST_NS < begin <= first else first
+        length = max((end if begin < end <= now else last) - begin, 0)
+        gpu_time = min(gpu_time, _LONGEST_NS)
+        intrusion = min(intrusion, _LONGEST_NS)
+        host = self._node.jobs.hosts.get(job_id)
+        if host is not None:
+            host.intrusion_us += intrusion / 1000
+            host.filled_us += gpu_time / 1000
+            self._node.budget_of(host).charge(now, intrusion)
+        self._windows.use(
+            uuid,
+            job_id,
+            fill.job.job_id,
+            gpu_time_ns=gpu_time,
+            intrusion_ns=intrusion,
+            kernels=kernels,
+        )
+        utc = self._node.clock.utc_us
+        # Text at once: thousands a second, and the only free text in it is the step's name.
+        self._node.ledger.add_text(
+            f'{{"kind":"bubble_use","gpu":{json.dumps(uuid)},"host_job_id":{job_id},'
+            f'"host_step":{json.dumps(step)},"fill_job_id":{fill.job.job_id},'
+            f'"bubble_seq":{seq & _LARGEST},'
+            f'"bubble_began_at_us":{utc(begin)},"bubble_us":{length / 1000},'
+            f'"cause":"{_CAUSES.get(cause, Cause.HOST).value}","first_release_at_us":{utc(first)},'
+            f'"used_us":{(last - first) / 1000},"kernels":{kernels},"copies":{copies},'
+            f'"gpu_time_us":{gpu_time / 1000},"intrusion_us":{intrusion / 1000}}}'
+        )
+
+    @staticmethod
+    def _gpu_of(fill: Fill, index: int) -> str:
+        if 0 <= index < MAX_GPUS:
+            uuid = fill.memory.view.gpus[index].uuid.decode(errors="replace")
+            if uuid:
+                return str(uuid)
+        return fill.gpu
+
+    def _host_of(self, board_id: int, uuid: str) -> tuple[int, str]:
+        """Host job and step of a board that a fill names; where it is none, the GPU's holder."""
+        known = self._hosts_of_boards.get(board_id)
+        if known is not None:
+            return known
+        host = self._node.jobs.host_of(uuid)
+        return (host.job_id, "") if host else (0, "")
+
+    def _remember(self, training: Training) -> None:
+        board_id = training.board_id
+        if board_id not in self._hosts_of_boards:
+            self._hosts_of_boards[board_id] = (training.job.job_id, training.job.step_id)
+            if len(self._hosts_of_boards) > _REMEMBERED_BOARDS:
+                self._hosts_of_boards.popitem(last=False)

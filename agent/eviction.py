@@ -1,0 +1,128 @@
+"""Gets fill jobs off their GPU: shut at once, then told, requeued, and killed if they stay.
+
+The requeue is the controller's (it speaks to Slurm); the agent lists the job in its report and
+meanwhile waits. A fill that is still there after its grace gets SIGTERM, then SIGKILL: the next
+training must find the GPU clean, even with the controller away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from agent.clock import now_ns
+from agent.job_of_process import JobFinder
+from agent.jobs import FillJob
+from agent.node import Node
+from agent.packet import Packet
+from agent.processes import ProcessGoneError, WatchedProcess
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.1
+
+
+class Eviction:
+    """Evicts fill jobs; every step is in the audit log."""
+
+    def __init__(self, node: Node, finder: JobFinder) -> None:
+        self._node = node
+        self._finder = finder
+        self._running: set[asyncio.Task[None]] = set()
+        self.signalled: set[int] = set()  # jobs that were killed by us: they did not just finish
+
+    def begin(self, fills: list[FillJob], reason: str) -> None:
+        """Shuts the gates of these fills, asks for their requeue and sees that they go."""
+        fresh = [fill for fill in fills if not fill.evicted]
+        if not fresh:
+            return
+        for fill in fresh:
+            fill.evicted = reason
+            self._node.requeue.add(fill.job_id)
+        self._node.refresh()
+        for fill in fresh:
+            text = f"fill job {fill.job_id} is evicted: {reason}"
+            self._node.ledger.event(
+                "evicted", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user
+            )
+            for attached in self._node.fills.values():
+                if attached.job.job_id == fill.job_id and attached.connection is not None:
+                    attached.connection.send(Packet("evict", {"reason": reason}))
+        self._spawn(fresh)
+
+    def resume(self) -> None:
+        """After a restart of the agent: goes on with what was being evicted."""
+        evicted = [fill for fill in self._node.jobs.fills.values() if fill.evicted]
+        self._node.requeue |= {fill.job_id for fill in evicted}
+        self._spawn(evicted)
+
+    def _spawn(self, fills: list[FillJob]) -> None:
+        if fills:
+            task = asyncio.create_task(self._see_off(fills))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _see_off(self, fills: list[FillJob]) -> None:
+        settings = self._node.settings
+        if await self.wait(fills, settings.evict_grace_s):
+            return
+        await self._signal(fills, signal.SIGTERM)
+        if await self.wait(fills, settings.evict_kill_s):
+            return
+        await self._signal(fills, signal.SIGKILL)
+
+    async def wait(self, fills: list[FillJob], seconds: float) -> bool:
+        """Waits until none of the fills' processes is on a GPU; False when time runs out first."""
+        began = now_ns()
+        while self._still_there(fills, began):
+            if now_ns() - began > seconds * 1e9:
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return True
+
+    def _still_there(self, fills: list[FillJob], began: int) -> bool:
+        """By boards and by NVML: a scan counts only if it began after we did."""
+        jobs = {fill.job_id for fill in fills}
+        if any(attached.job.job_id in jobs for attached in self._node.fills.values()):
+            return True
+        for fill in fills:
+            gpu = self._node.gpus.get(fill.gpu)
+            if gpu is None or not self._node.settings.guard:
+                continue
+            if gpu.scanned_ns < began or fill.job_id in gpu.fill_used_bytes:
+                return True
+        return False
+
+    async def _signal(self, fills: list[FillJob], number: signal.Signals) -> None:
+        found = await asyncio.to_thread(self._finder.processes_of_jobs)
+        for fill in fills:
+            members = found.get(fill.job_id, [])
+            if not members:
+                continue
+            text = (
+                f"fill job {fill.job_id} did not leave: {number.name} to {len(members)} process(es)"
+            )
+            self._node.ledger.event(
+                "killed", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user
+            )
+            self.signalled.add(fill.job_id)
+            for process_id in members:
+                signal_member(self._finder, process_id, fill.job_id, number)
+
+
+def signal_member(finder: JobFinder, process_id: int, job_id: int, number: signal.Signals) -> bool:
+    """Sends a signal to a process if it is (still) one of this job."""
+    try:
+        process = WatchedProcess.of_id(process_id)
+    except ProcessGoneError:
+        return False
+    try:
+        # The job is looked up after the pidfd was opened: the number can't have changed hands.
+        job = finder.job_of(process_id)
+        if job is None or job.job_id != job_id or not process.alive():
+            return False
+        process.signal(number)
+        return True
+    finally:
+        process.close()

@@ -1,0 +1,28 @@
+"""A GPU of this node: the device, what NVML last said, its policy page and its monitors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agent.nvml import Device
+from agent.policy import Policy
+
+
+@dataclass
+class Gpu:
+    """`unknown` counts processes that no board speaks for; `fault` is why NVML can't be trusted."""
+
+    device: Device
+    policy: Policy
+    free_bytes: int = 0
+    fill_used_bytes: dict[int, int] = field(default_factory=dict)  # by fill job, from NVML
+    processes: frozenset[int] = frozenset()
+    scanned_ns: int = 0  # when the scan that `processes` is from began
+    unknown: int = 0
+    fault: str = ""
+    ready_ns: dict[int, int] = field(default_factory=dict)  # training board id -> ready since
+    bubble_share: float = 0.0  # recent
+
+    @property
+    def uuid(self) -> str:
+        return self.device.uuid

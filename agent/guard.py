@@ -1,0 +1,177 @@
+"""Watches the GPUs through NVML: free memory, and processes that no board speaks for.
+
+A process of a fill job without a board has dropped the interposer: it is killed within a second.
+Any other process without a board may be training that lost its hook, so the gate is shut while it
+is there. NVML is asked on a thread of its own; what it says is applied on the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.clock import now_ns
+from agent.eviction import signal_member
+from agent.gpus import Gpu
+from agent.job_of_process import JobFinder
+from agent.node import Node
+from agent.nvml import GpuError, GpuProcess, GpuQueries
+
+log = logging.getLogger(__name__)
+
+_SLOW_FACTOR = 6  # a GPU that no fill job was admitted to is looked at so much less often
+_SIGHTINGS = 2
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What NVML said of one GPU; `fault` instead when it said nothing."""
+
+    uuid: str
+    began_ns: int
+    free_bytes: int = 0
+    processes: tuple[GpuProcess, ...] = ()
+    fault: str = ""
+
+
+def scan(queries: GpuQueries, uuid: str) -> Scan:
+    """Asks NVML about one GPU; never raises."""
+    began = now_ns()
+    try:
+        return Scan(uuid, began, queries.free_bytes(uuid), tuple(queries.processes(uuid)))
+    except GpuError as error:
+        return Scan(uuid, began, fault=f"{'off the bus: ' if error.lost else ''}{error}")
+    except Exception as error:
+        log.exception("NVML failed in an unforeseen way")
+        return Scan(uuid, began, fault=repr(error))
+
+
+class Guard:
+    """Applies scans to the node. Main thread only."""
+
+    def __init__(self, node: Node, finder: JobFinder) -> None:
+        self._node = node
+        self._finder = finder
+        self._sightings: dict[tuple[str, int], int] = {}
+
+    def apply(self, scans: list[Scan]) -> None:
+        """Takes in scans; refreshes the policy when something came of them."""
+        changed = False
+        for each in scans:
+            gpu = self._node.gpus.get(each.uuid)
+            if gpu is not None:
+                changed |= self._apply(gpu, each)
+        if changed:
+            self._node.refresh()
+
+    def _apply(self, gpu: Gpu, found: Scan) -> bool:
+        before = (gpu.fault, gpu.unknown)
+        if found.fault != gpu.fault:
+            text = f"GPU {gpu.uuid}: {found.fault}" if found.fault else f"GPU {gpu.uuid} is back"
+            self._node.ledger.event("gpu", text, gpu=gpu.uuid)
+        gpu.fault = found.fault
+        if found.fault:
+            gpu.free_bytes = 0
+            return before != (gpu.fault, gpu.unknown)
+        gpu.free_bytes = found.free_bytes
+        gpu.scanned_ns = found.began_ns
+        gpu.processes = frozenset(each.process_id for each in found.processes)
+        gpu.unknown = self._sort(gpu, found) if self._node.settings.guard else 0
+        if gpu.unknown and not before[1]:
+            self._tell_unknown(gpu)
+        return before != (gpu.fault, gpu.unknown)
+
+    def _sort(self, gpu: Gpu, found: Scan) -> int:
+        """Sorts the processes on a GPU; returns how many are unknown."""
+        node = self._node
+        watched = {each.process.process_id for each in node.trainings_on(gpu.uuid)}
+        gated = {each.process.process_id: each.job.job_id for each in node.fills.values()}
+        used: dict[int, int] = {}
+        unknown = 0
+        seen: set[tuple[str, int]] = set()
+        for each in found.processes:
+            if each.process_id in watched:
+                continue
+            job_id = gated.get(each.process_id)
+            if job_id is None:
+                job = self._finder.job_of(each.process_id)
+                job_id = job.job_id if job is not None else 0
+                if job_id not in node.jobs.fills and job_id not in node.jobs.refused:
+                    unknown += 1
+                    continue
+                seen.add((gpu.uuid, each.process_id))
+                self._escaping(gpu, each.process_id, job_id)
+            used[job_id] = used.get(job_id, 0) + (each.memory_bytes or 0)
+        gpu.fill_used_bytes = used
+        self._sightings = {
+            key: count
+            for key, count in self._sightings.items()
+            if key[0] != gpu.uuid or key in seen
+        }
+        return unknown
+
+    def _escaping(self, gpu: Gpu, process_id: int, job_id: int) -> None:
+        node = self._node
+        if now_ns() - node.started_ns < node.settings.restart_grace_s * 1e9:
+            return  # after a restart, gates need a moment to attach again
+        key = (gpu.uuid, process_id)
+        self._sightings[key] = self._sightings.get(key, 0) + 1
+        if self._sightings[key] < _SIGHTINGS:
+            return
+        if signal_member(self._finder, process_id, job_id, signal.SIGKILL):
+            fill = node.jobs.fills.get(job_id)
+            node.ledger.event(
+                "escaped",
+                f"process {process_id} of fill job {job_id} was on the GPU without a gate: killed",
+                job_id=job_id,
+                gpu=gpu.uuid,
+                user=fill.user if fill else None,
+            )
+
+    def _tell_unknown(self, gpu: Gpu) -> None:
+        host = self._node.jobs.host_of(gpu.uuid)
+        self._node.ledger.event(
+            "unknown",
+            f"{gpu.unknown} process(es) on {gpu.uuid} that no board speaks for: fill is shut out",
+            job_id=host.job_id if host else None,
+            gpu=gpu.uuid,
+        )
+
+
+class GuardThread(threading.Thread):
+    """Asks NVML again and again; hands the scans to the main loop."""
+
+    def __init__(
+        self, node: Node, queries: GpuQueries, apply: Callable[[list[Scan]], None]
+    ) -> None:
+        super().__init__(name="guard", daemon=True)
+        self._node = node
+        self._queries = queries
+        self._apply = apply
+        self._loop = asyncio.get_running_loop()
+        self._ending = threading.Event()
+        self._due: dict[str, float] = {}
+
+    def run(self) -> None:
+        interval_ns = self._node.settings.guard_interval_s * 1e9
+        while not self._ending.is_set():
+            now = now_ns()
+            scans = []
+            for uuid in self._node.gpus:
+                if self._due.get(uuid, 0) <= now:
+                    scans.append(scan(self._queries, uuid))
+                    busy = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))
+                    self._due[uuid] = now + interval_ns * (0.9 if busy else _SLOW_FACTOR)
+            if scans:
+                with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                    self._loop.call_soon_threadsafe(self._apply, scans)
+            self._ending.wait(self._node.settings.guard_interval_s)
+
+    def stop(self) -> None:
+        self._ending.set()
+        self.join(timeout=2)

@@ -1,0 +1,115 @@
+"""Which Slurm job a process belongs to: read from its cgroup, which it cannot choose itself.
+
+Slurm's paths (one slurmd on a host, or several with MULTIPLE_SLURMD, which put the node's name in):
+  v1  /slurm/uid_1000/job_12/step_0/task_0        /slurm_n1/uid_1000/job_12/step_batch
+  v2  /system.slice/slurmstepd.scope/job_12/step_0/user/task_0
+      /system.slice/n1_slurmstepd.scope/job_12/step_0/user/task_0
+The patterns are anchored at the root: a user who may make cgroups below his own session can't
+pose as a job by a well-chosen name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_V1 = re.compile(
+    r"/slurm(?:_(?P<node>[^/]+))?/uid_\d+/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/.*)?"
+)
+_V2 = re.compile(
+    r"(?:/system\.slice)?/(?:(?P<node>[^/]+)_)?slurmstepd\.scope"
+    r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/.*)?"
+)
+
+
+@dataclass(frozen=True)
+class JobOfProcess:
+    """The job and step a process runs in; `node` is empty where the path names none."""
+
+    job_id: int
+    step_id: str
+    node: str
+
+
+@dataclass(frozen=True)
+class CgroupOfProcess:
+    """One line of /proc/PID/cgroup; `controllers` is empty for version 2."""
+
+    controllers: tuple[str, ...]
+    path: str
+
+    @property
+    def version(self) -> int:
+        return 1 if self.controllers else 2
+
+
+def cgroups(text: str) -> list[CgroupOfProcess]:
+    """The lines of a /proc/PID/cgroup file; malformed ones are passed over."""
+    found = []
+    for line in text.splitlines():
+        _, first, rest = line.partition(":")
+        controllers, second, path = rest.partition(":")
+        if first and second and path.startswith("/"):
+            found.append(CgroupOfProcess(tuple(filter(None, controllers.split(","))), path))
+    return found
+
+
+def job_in_cgroups(text: str) -> JobOfProcess | None:
+    """The Slurm job that a /proc/PID/cgroup file names, or None. The line with a step wins."""
+    best: JobOfProcess | None = None
+    for line in cgroups(text):
+        found = (_V1 if line.version == 1 else _V2).fullmatch(line.path)
+        if found is None:
+            continue
+        job = JobOfProcess(int(found["job"]), found["step"] or "", found["node"] or "")
+        if best is None or (job.step_id and not best.step_id):
+            best = job
+    return best
+
+
+def job_in_environment(data: bytes) -> JobOfProcess | None:
+    """Tests only: the job that a /proc/PID/environ file names in SLURM_JOB_ID."""
+    values = dict(
+        item.split(b"=", 1)
+        for item in data.split(b"\0")
+        if item.startswith(b"SLURM_") and b"=" in item
+    )
+    job = values.get(b"SLURM_JOB_ID", b"").decode(errors="replace")
+    step = values.get(b"SLURM_STEP_ID", b"batch").decode(errors="replace")
+    return JobOfProcess(int(job), step, "") if job.isascii() and job.isdigit() else None
+
+
+class JobFinder:
+    """Looks up jobs of processes under /proc."""
+
+    def __init__(self, *, from_environment: bool = False, proc: Path = Path("/proc")) -> None:
+        self._from_environment = from_environment
+        self._proc = proc
+
+    def job_of(self, process_id: int) -> JobOfProcess | None:
+        """The job of a process; None when it has none or is gone."""
+        try:
+            if self._from_environment:
+                return job_in_environment((self._proc / str(process_id) / "environ").read_bytes())
+            return job_in_cgroups((self._proc / str(process_id) / "cgroup").read_text())
+        except OSError:
+            return None
+
+    def processes_of_jobs(self) -> dict[int, list[int]]:
+        """All processes of all jobs on this host, slurmstepd left out: job id -> process ids."""
+        found: dict[int, list[int]] = {}
+        for entry in self._proc.iterdir():
+            if not entry.name.isdigit():
+                continue
+            job = self.job_of(int(entry.name))
+            if job is not None and self._command(entry) != "slurmstepd":
+                found.setdefault(job.job_id, []).append(int(entry.name))
+        return found
+
+    @staticmethod
+    def _command(entry: Path) -> str:
+        try:
+            return (entry / "comm").read_text().strip()
+        except OSError:
+            return ""

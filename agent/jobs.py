@@ -1,0 +1,118 @@
+"""Jobs that the agent knows: host jobs that lend, fill jobs that were admitted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from db.wire.messages import FillJobRecord, HostJobRecord, HostMode
+
+
+@dataclass
+class HostJob:
+    """A training allocation on this node. `gpus` are UUIDs; lengths in microseconds."""
+
+    job_id: int
+    user_id: int
+    user: str
+    account: str
+    mode: HostMode
+    mode_reason: str
+    gpus: list[str]
+    lend_bytes: int | None
+    slowdown: float
+    started_at_us: int
+    intrusion_us: float = 0.0
+    bubble_us: float = 0.0
+    filled_us: float = 0.0
+    ended_at_us: int | None = None
+
+    def record(self) -> HostJobRecord:
+        """The ledger's row for this job as it stands."""
+        return HostJobRecord(
+            job_id=self.job_id,
+            user=self.user,
+            account=self.account,
+            mode=self.mode,
+            mode_reason=self.mode_reason,
+            gpus=self.gpus,
+            lend_bytes=self.lend_bytes,
+            slowdown_budget=self.slowdown,
+            started_at_us=self.started_at_us,
+            ended_at_us=self.ended_at_us,
+            intrusion_us=round(self.intrusion_us),
+            bubble_us=round(self.bubble_us),
+            filled_us=round(self.filled_us),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> HostJob:
+        return cls(**{**data, "mode": HostMode(data["mode"])})
+
+
+@dataclass
+class FillJob:
+    """An admitted inference job: its GPU, and the memory reserved for it there."""
+
+    job_id: int
+    restart_count: int
+    user_id: int
+    user: str
+    account: str
+    gpu: str
+    host_job_id: int | None
+    memory_bytes: int
+    admitted_at_us: int
+    batch: bool = True
+    evicted: str = ""  # why it has to leave; empty: it may stay
+    ended_at_us: int | None = None
+    end_reason: str = ""
+
+    def record(self) -> FillJobRecord:
+        """The ledger's row for this start of the job as it stands."""
+        return FillJobRecord(
+            job_id=self.job_id,
+            restart_count=self.restart_count,
+            user=self.user,
+            account=self.account,
+            gpu=self.gpu,
+            host_job_id=self.host_job_id,
+            memory_bytes=self.memory_bytes,
+            admitted_at_us=self.admitted_at_us,
+            ended_at_us=self.ended_at_us,
+            end_reason=self.end_reason,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FillJob:
+        return cls(**data)
+
+
+@dataclass
+class Jobs:
+    """All jobs of the node; `refused` keeps why a fill job was turned away, for slurmstepd."""
+
+    hosts: dict[int, HostJob] = field(default_factory=dict)
+    fills: dict[int, FillJob] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def host_of(self, gpu: str) -> HostJob | None:
+        """The host job that holds a GPU."""
+        return next((host for host in self.hosts.values() if gpu in host.gpus), None)
+
+    def fills_of(self, gpu: str) -> list[FillJob]:
+        """Fill jobs admitted to a GPU, oldest first."""
+        found = [fill for fill in self.fills.values() if fill.gpu == gpu]
+        return sorted(found, key=lambda fill: (fill.admitted_at_us, fill.job_id))
+
+    def refuse(self, job_id: int, reason: str) -> None:
+        """Remembers a refusal; only the latest thousand are kept."""
+        self.refused[job_id] = reason
+        while len(self.refused) > 1000:
+            del self.refused[next(iter(self.refused))]

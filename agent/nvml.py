@@ -1,0 +1,103 @@
+"""What NVML says about the GPUs: memory and the processes on them. The one user of pynvml."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class GpuError(Exception):
+    """NVML has no answer for a GPU; `lost` when it is off the bus."""
+
+    def __init__(self, text: str, *, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of this host."""
+
+    uuid: str
+    minor: int
+    name: str
+    memory_bytes: int
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that has a context on a GPU; its memory is None where NVML doesn't know."""
+
+    process_id: int
+    memory_bytes: int | None
+
+
+class GpuQueries(Protocol):
+    """What the agent asks of NVML; tests put their own in its place."""
+
+    def devices(self) -> list[Device]:
+        """All GPUs of the host. Raises GpuError."""
+
+    def free_bytes(self, uuid: str) -> int:
+        """Free memory of a GPU. Raises GpuError."""
+
+    def processes(self, uuid: str) -> list[GpuProcess]:
+        """Processes with a context on a GPU. Raises GpuError."""
+
+
+class Nvml:
+    """NVML through pynvml. Raises GpuError when there is no NVML at all."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        self._handles: dict[str, Any] = {}
+        self._call("nvmlInit")
+
+    def devices(self) -> list[Device]:
+        found = []
+        for index in range(int(self._call("nvmlDeviceGetCount"))):
+            try:
+                found.append(self._device(self._call("nvmlDeviceGetHandleByIndex", index)))
+            except GpuError as error:
+                log.error("GPU with NVML index %d is left out: %s", index, error)
+        return found
+
+    def _device(self, handle: Any) -> Device:
+        uuid = _text(self._call("nvmlDeviceGetUUID", handle))
+        name = _text(self._call("nvmlDeviceGetName", handle))
+        self._handles[uuid] = handle
+        return Device(
+            uuid=uuid,
+            minor=int(self._call("nvmlDeviceGetMinorNumber", handle)),
+            name=name,
+            memory_bytes=int(self._call("nvmlDeviceGetMemoryInfo", handle).total),
+            simulated="simulated" in name.lower(),
+        )
+
+    def free_bytes(self, uuid: str) -> int:
+        return int(self._call("nvmlDeviceGetMemoryInfo", self._handles[uuid]).free)
+
+    def processes(self, uuid: str) -> list[GpuProcess]:
+        rows = self._call("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
+        return [
+            GpuProcess(int(row.pid), None if row.usedGpuMemory is None else int(row.usedGpuMemory))
+            for row in rows
+        ]
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._nvml, name)(*arguments)
+        except self._nvml.NVMLError as error:
+            code = getattr(error, "value", None)
+            lost = code in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)
+            raise GpuError(f"{name}: {error}", lost=lost) from error
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,255 @@
+"""Settings of `sfilld`: section [agent] of the settings file; SFILL_AGENT_* goes before it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from db.wire.messages import HostMode
+
+DEFAULT_FILE = "/etc/sfill/sfill.toml"
+GIB = 1 << 30
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the text is one sentence."""
+
+
+class AgentSettings(BaseSettings):
+    """Every setting of the agent, with its default and bounds."""
+
+    model_config = SettingsConfigDict(env_prefix="SFILL_AGENT_", extra="forbid")
+
+    # Who and where
+    node: str = Field(description="Slurm name of this training node, as n1")
+    twin: str = Field(description="Slurm name of its twin in the partition fill, as f1")
+    gpus: list[int] = Field(
+        default=[], description="device minors of this node's GPUs in Slurm's order; empty: all"
+    )
+    socket: str = Field(
+        default="/run/sfill/sfilld.sock", description="unix socket; %n stands for the node's name"
+    )
+    shim_path: str = Field(
+        default="/usr/lib/sfill/libspecinf.so", description="the interposer that jobs preload"
+    )
+    state_dir: Path = Field(
+        default=Path("/var/lib/sfill"), description="state that survives a restart of the agent"
+    )
+    spool_dir: Path = Field(
+        default=Path("/var/spool/sfill"), description="records not yet stored by the controller"
+    )
+    spool_max_bytes: int = Field(
+        default=GIB, ge=64 << 10, description="the spool's bound in bytes; when full, fill stops"
+    )
+    slurm_user_id: int = Field(
+        default=0, ge=0, description="user id of SlurmUser, who may switch filling off beside root"
+    )
+    prolog_user_ids: list[int] = Field(
+        default=[0], description="user ids that may announce jobs (slurmd's prolog and SPANK)"
+    )
+    # Controller
+    controller_url: str = Field(
+        default="http://127.0.0.1:6850", description="where sfillctld listens; empty: no controller"
+    )
+    munge_socket: str = Field(default="", description="munged's socket; empty: munge's default")
+    report_interval_s: float = Field(
+        default=0.5, ge=0.05, le=60, description="longest time between two reports, in seconds"
+    )
+    report_timeout_s: float = Field(
+        default=5.0, ge=0.1, le=60, description="how long a report waits for its answer, in seconds"
+    )
+    # Lending
+    default_mode: HostMode = Field(
+        default=HostMode.OBSERVE, description="mode of host jobs that name none: off, observe or on"
+    )
+    slot_bytes: int = Field(
+        default=GIB, ge=1 << 20, description="memory of one fill slot in bytes, as Slurm counts it"
+    )
+    default_fill_bytes: int = Field(
+        default=8 * GIB, ge=1 << 20, description="memory of a fill job that names none, in bytes"
+    )
+    reserve_bytes: int = Field(
+        default=2 * GIB, ge=0, description="free memory of a GPU that is never lent, in bytes"
+    )
+    warm_up_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="no fill so long after a training is ready, seconds",
+    )
+    evict_wait_s: float = Field(
+        default=10.0, ge=0.1, le=120, description="longest wait of an epilog for its fills, seconds"
+    )
+    evict_grace_s: float = Field(
+        default=5.0, ge=0, le=120, description="time a fill has to leave before SIGTERM, in seconds"
+    )
+    evict_kill_s: float = Field(
+        default=2.0, ge=0, le=60, description="time between SIGTERM and SIGKILL, in seconds"
+    )
+    forget_after_s: float = Field(
+        default=600.0, ge=5, description="a job without a process for so long is given up, seconds"
+    )
+    # Gate
+    dwell_us: int = Field(default=50, ge=0, le=100_000, description="idle before release, in us")
+    in_flight_us: int = Field(
+        default=200, ge=10, le=100_000, description="GPU time of fill in flight at most, in us"
+    )
+    in_flight_min_us: int = Field(
+        default=40, ge=1, le=100_000, description="in_flight_us is never shrunk below this, in us"
+    )
+    min_bubble_us: int = Field(
+        default=100, ge=0, le=1_000_000, description="shorter bubbles are left alone, in us"
+    )
+    min_bubble_max_us: int = Field(
+        default=20_000, ge=0, le=1_000_000, description="min_bubble_us is never raised above, in us"
+    )
+    unknown_op_us: int = Field(
+        default=1000,
+        ge=0,
+        le=1_000_000,
+        description="what an operation never seen counts as, in us",
+    )
+    max_op_us: int = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="longer operations never start, in us; 0: no limit",
+    )
+    turn_us: int = Field(
+        default=20_000, ge=100, le=10_000_000, description="length of a fill's turn, in us"
+    )
+    # Intrusion budget
+    slowdown: float = Field(
+        default=0.01, ge=0, le=0.2, description="intrusion that host jobs bear, as a fraction"
+    )
+    budget_window_s: float = Field(
+        default=60.0, ge=5, le=3600, description="sliding window of the intrusion budget, seconds"
+    )
+    back_off_s: float = Field(
+        default=5.0, ge=0.1, le=600, description="first stop of filling when over budget, seconds"
+    )
+    back_off_max_s: float = Field(
+        default=60.0, ge=0.1, le=3600, description="longest stop of filling, in seconds"
+    )
+    budget_control: bool = Field(
+        default=True,
+        description="bench only when false: intrusion is measured, never acted upon",
+    )
+    # Watching
+    heartbeat_ms: int = Field(default=50, ge=10, le=200, description="heartbeat's period, in ms")
+    drain_interval_s: float = Field(
+        default=0.2, ge=0.02, le=0.5, description="how often the boards are read, in seconds"
+    )
+    window_s: float = Field(default=10.0, ge=1, le=60, description="length of a window, in seconds")
+    guard: bool = Field(
+        default=True,
+        description="look for processes on the GPUs that no board speaks for; off only where NVML "
+        "cannot tell process ids, as in a foreign pid namespace",
+    )
+    guard_interval_s: float = Field(
+        default=0.35, ge=0.05, le=5, description="how often NVML is asked, in seconds"
+    )
+    restart_grace_s: float = Field(
+        default=3.0, ge=0, le=60, description="time for shims to attach again after a restart, s"
+    )
+    max_connections_per_user: int = Field(
+        default=1024, ge=8, description="connections to the socket that one user may hold"
+    )
+    # Devices
+    devices: Literal["auto", "v1", "v2", "none"] = Field(
+        default="auto", description="how a fill job's cgroup is given its GPU: cgroup version"
+    )
+    cgroup_root: Path = Field(
+        default=Path("/sys/fs/cgroup"), description="where cgroups are mounted"
+    )
+    device_path: str = Field(
+        default="/dev/nvidia%d", description="a GPU's device node; %d stands for the minor"
+    )
+    shared_device_paths: list[str] = Field(
+        default=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
+        description="device nodes that every user of a GPU needs; missing ones are passed over",
+    )
+    # Tests and bench
+    job_from_environment: bool = Field(
+        default=False,
+        description="tests only: a process's job is the SLURM_JOB_ID of its environment, not its "
+        "cgroup; anyone may then pose as any job",
+    )
+    ignore_training: bool = Field(
+        default=False,
+        description="bench only: gates open without looking at the training (peers' policies)",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="what goes to stderr"
+    )
+
+    @field_validator("device_path")
+    @classmethod
+    def _has_minor(cls, value: str) -> str:
+        if value.count("%d") != 1 or value.count("%") != 1:
+            raise ValueError("must contain %d once, as /dev/nvidia%d")
+        return value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AgentSettings:
+        if self.in_flight_min_us > self.in_flight_us:
+            raise ValueError("in_flight_min_us must not be above in_flight_us")
+        if self.min_bubble_max_us < self.min_bubble_us:
+            raise ValueError("min_bubble_max_us must not be below min_bubble_us")
+        if self.back_off_max_s < self.back_off_s:
+            raise ValueError("back_off_max_s must not be below back_off_s")
+        return self
+
+    @property
+    def socket_path(self) -> str:
+        """The socket's path, with the node's name put in."""
+        return self.socket.replace("%n", self.node)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment goes before the file's section, which `load` passes as init values."""
+        return (env_settings, init_settings)
+
+
+def load(file: str | None, **given: Any) -> AgentSettings:
+    """Settings from `file` (else SFILL_CONF, else the default file), the environment and `given`.
+
+    Raises SettingsError with one sentence that names the setting.
+    """
+    path = Path(file or os.environ.get("SFILL_CONF") or DEFAULT_FILE)
+    try:
+        section = tomllib.loads(path.read_text()).get("agent", {})
+    except FileNotFoundError:
+        if file is not None:
+            raise SettingsError(f"settings file {path} does not exist") from None
+        section = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    if not isinstance(section, dict):
+        raise SettingsError(f"[agent] in {path} must be a table")
+    section |= {key: value for key, value in given.items() if value is not None}
+    try:
+        return AgentSettings(**section)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise SettingsError(f"[agent] {name} in {path}: {first['msg']}") from error
+
+
+__all__ = ["AgentSettings", "SettingsError", "load"]

@@ -1,0 +1,225 @@
+"""What shims say: attach, gpu, log; and what happens when their process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from agent.attachments import (
+    Fill,
+    Training,
+    adopt_fill_board,
+    adopt_training_board,
+    new_fill_board,
+    new_training_board,
+)
+from agent.drain import Drain
+from agent.job_of_process import JobFinder, JobOfProcess
+from agent.jobs import FillJob, HostJob
+from agent.node import Node
+from agent.packet import Packet
+from agent.processes import WatchedProcess
+from agent.server import Connection, close_all
+from agent.shared_memory import SharedMemoryError
+from db.wire.messages import HostMode
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = "1"
+_LOG_LINES_PER_PROCESS = 50
+
+
+class ShimVerbs:
+    """Attaches and detaches boards. Only the end of a process detaches one."""
+
+    def __init__(self, node: Node, finder: JobFinder, drain: Drain) -> None:
+        self._node = node
+        self._finder = finder
+        self._drain = drain
+        self._log_lines: dict[Connection, int] = {}
+
+    def attach(self, connection: Connection, packet: Packet, descriptors: list[int]) -> None:
+        """Decides a process's role and gives it its board; see PROTOCOL.md."""
+        reason = self._attach(connection, packet, descriptors)
+        close_all(descriptors)
+        if reason:
+            log.info("process %d stands aside: %s", connection.process.process_id, reason)
+            connection.send(Packet("aside", {"reason": reason}))
+
+    def _attach(self, connection: Connection, packet: Packet, descriptors: list[int]) -> str:
+        process = connection.process
+        if packet.get("version") != PROTOCOL_VERSION:
+            return f"protocol version {packet.get('version')!r} is not {PROTOCOL_VERSION}"
+        job = self._finder.job_of(process.process_id)
+        if not process.alive():
+            return "the process is gone"
+        if job is None:
+            return "the process is in no Slurm job"
+        if job.node not in ("", self._node.settings.node, self._node.settings.twin):
+            return f"the process belongs to node {job.node}"
+        kept = descriptors.pop(0) if packet.get("reattach") == "1" and descriptors else -1
+        host = self._node.jobs.hosts.get(job.job_id)
+        fill = self._node.jobs.fills.get(job.job_id)
+        owner = host or fill
+        try:
+            if owner is None:
+                return self._node.jobs.refused.get(
+                    job.job_id, f"job {job.job_id} neither lends nor fills here"
+                )
+            if process.user_id not in (0, owner.user_id):
+                return f"job {job.job_id} belongs to another user"
+            if host is not None:
+                if host.mode == HostMode.OFF:
+                    return f"job {job.job_id} is not to be watched (mode off)"
+                board, kept = kept, -1
+                return self._attach_training(connection, job, host, board)
+            assert fill is not None
+            board, kept = kept, -1
+            return self._attach_fill(connection, job, fill, board)
+        except (OSError, SharedMemoryError) as error:
+            log.error("process %d gets no board: %s", process.process_id, error)
+            return f"no board: {error}"
+        finally:
+            if kept >= 0:
+                os.close(kept)
+
+    def _attach_training(
+        self, connection: Connection, job: JobOfProcess, host: HostJob, kept: int
+    ) -> str:
+        node, process = self._node, connection.process
+        self._replace(process)
+        board_id = node.new_board_id()
+        memory = (
+            adopt_training_board(kept, board_id, process.process_id)
+            if kept >= 0
+            else new_training_board(board_id, process.process_id)
+        )
+        training = Training(memory, self._watch(process), job, connection)
+        # What was written before an adoption was, for the most part, drained by the agent before.
+        training.drained = int(memory.view.bubble_head)
+        node.trainings[board_id] = training
+        self._answer(connection, "monitor", board_id, len(memory.raw), memory.descriptor, kept, {})
+        if training.read_sections():
+            node.board_moved(training, set())
+        self._told("attached", f"process {process.process_id} of job {job.job_id} is watched", host)
+        node.refresh()
+        return ""
+
+    def _attach_fill(
+        self, connection: Connection, job: JobOfProcess, fill: FillJob, kept: int
+    ) -> str:
+        node, process = self._node, connection.process
+        self._replace(process)
+        board_id = node.new_board_id()
+        memory = (
+            adopt_fill_board(kept, board_id, process.process_id)
+            if kept >= 0
+            else new_fill_board(board_id, process.process_id)
+        )
+        attached = Fill(memory, self._watch(process), job, connection, fill.gpu)
+        attached.drained = int(memory.view.use_head)
+        node.fills[board_id] = attached
+        limits = {"job_id": str(fill.job_id), "memory_limit_bytes": str(fill.memory_bytes)}
+        self._answer(connection, "gate", board_id, len(memory.raw), memory.descriptor, kept, limits)
+        node.push_gpu(attached)
+        if fill.evicted:
+            connection.send(Packet("evict", {"reason": fill.evicted}))
+        self._told("attached", f"process {process.process_id} of job {job.job_id} is gated", fill)
+        node.refresh()
+        return ""
+
+    @staticmethod
+    def _answer(
+        connection: Connection,
+        verb: str,
+        board_id: int,
+        size: int,
+        descriptor: int,
+        kept: int,
+        more: dict[str, str],
+    ) -> None:
+        fields = {"board_id": str(board_id), "size": str(size), **more}
+        connection.send(Packet(verb, fields), -1 if kept >= 0 else descriptor)
+
+    def _told(self, what: str, text: str, job: HostJob | FillJob) -> None:
+        gpu = job.gpu if isinstance(job, FillJob) else None
+        self._node.ledger.event(what, text, job_id=job.job_id, gpu=gpu, user=job.user)
+
+    # Ends
+
+    def _watch(self, process: WatchedProcess) -> WatchedProcess:
+        """A watch of its own on the peer: the connection may close long before the process ends."""
+        watched = WatchedProcess(process.process_id, process.user_id, os.dup(process.descriptor))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(watched.descriptor, self._ended, watched)
+        return watched
+
+    def _replace(self, process: WatchedProcess) -> None:
+        """A process that attaches anew after exec has a new memory: its old board is void."""
+        for attached in self._node.attached:
+            if attached.process.process_id == process.process_id:
+                self._ended(attached.process)
+
+    def _ended(self, process: WatchedProcess) -> None:
+        node = self._node
+        asyncio.get_running_loop().remove_reader(process.descriptor)
+        for board_id, training in list(node.trainings.items()):
+            if training.process is process:
+                self._drain.gone(training)
+                del node.trainings[board_id]
+                self._drop(training)
+                training.memory.close()
+        for board_id, fill in list(node.fills.items()):
+            if fill.process is process:
+                self._drain.fill(fill)
+                del node.fills[board_id]
+                fill.memory.close()
+        process.close()
+        node.read_boards()
+        node.refresh()
+
+    def _drop(self, training: Training) -> None:
+        for fill in self._node.fills.values():
+            if fill.gpu in training.gpus and fill.connection is not None:
+                fill.connection.send(Packet("drop", {"board_id": str(training.board_id)}))
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone; the board stays for as long as the process lives."""
+        self._log_lines.pop(connection, None)
+        for attached in self._node.attached:
+            if attached.connection is connection:
+                attached.connection = None
+
+    # Later messages
+
+    def gpu(self, connection: Connection, packet: Packet) -> None:
+        """The process has made a context on a GPU."""
+        uuid = packet.get("uuid")
+        for training in self._node.trainings.values():
+            if training.connection is connection and len(training.announced) < 64:
+                before = training.gpus
+                training.announced.add(uuid)
+                training.read_sections()
+                self._node.board_moved(training, before)
+                self._node.read_boards()
+                self._node.refresh()
+        for fill in self._node.fills.values():
+            if fill.connection is connection and uuid != fill.gpu:
+                self._node.ledger.event(
+                    "stray",
+                    f"process {fill.process.process_id} uses GPU {uuid[:48]}, which is not the one "
+                    "it was given: its launches there stay shut",
+                    job_id=fill.job.job_id,
+                    gpu=fill.gpu,
+                )
+
+    def log(self, connection: Connection, packet: Packet) -> None:
+        """A line from the shim becomes an event of its job, up to a number of lines."""
+        lines = self._log_lines.get(connection, 0) + 1
+        self._log_lines[connection] = lines
+        if lines > _LOG_LINES_PER_PROCESS:
+            return
+        for attached in self._node.attached:
+            if attached.connection is connection:
+                self._node.ledger.event("log", packet.get("text")[:500], job_id=attached.job.job_id)

@@ -1,0 +1,309 @@
+"""What Slurm's side says: job_begin, job_end, step, task; and off, on, status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+
+from agent.admission import choose
+from agent.devices import DeviceError, Devices
+from agent.eviction import Eviction
+from agent.job_of_process import JobFinder
+from agent.jobs import FillJob, HostJob
+from agent.node import Node
+from agent.packet import MAX_BYTES, Packet
+from agent.processes import ProcessGoneError, WatchedProcess
+from agent.server import Connection
+from agent.spec import SpecError, parse_fill, parse_host
+from db.wire.messages import HostMode
+
+log = logging.getLogger(__name__)
+
+
+class SlurmVerbs:
+    """Keeps the jobs of the node by what prolog, epilog and slurmstepd say."""
+
+    def __init__(self, node: Node, finder: JobFinder, eviction: Eviction, devices: Devices) -> None:
+        self._node = node
+        self._finder = finder
+        self._eviction = eviction
+        self._devices = devices
+        self._ending: set[asyncio.Task[None]] = set()
+
+    # job_begin
+
+    def job_begin(self, packet: Packet) -> Packet:
+        """A job begins on the node: a host job is noted, a fill job admitted or refused."""
+        job_id = packet.number("job_id")
+        kind = packet.get("kind")
+        self._node.jobs.refused.pop(job_id, None)
+        try:
+            if kind == "fill":
+                return self._fill_begins(job_id, packet)
+            if kind == "host":
+                return self._host_begins(job_id, packet)
+        except SpecError as error:
+            return self._refuse(job_id, str(error), packet)
+        if kind != "other":
+            return Packet("error", {"reason": f"kind={kind!r} is not host, fill or other"})
+        return Packet("ok")
+
+    def _host_begins(self, job_id: int, packet: Packet) -> Packet:
+        node, settings = self._node, self._node.settings
+        gpus = self._gpus(packet.get("gpus"))
+        try:
+            spec = parse_host(packet.get("spec"))
+            mode = spec.mode or settings.default_mode
+            reason = "asked for" if spec.mode else "the site's default"
+            lend, slowdown = spec.lend_bytes, spec.slowdown
+        except SpecError as error:
+            # Training is never refused for fill's sake: it is watched, and lends nothing.
+            mode, reason, lend, slowdown = HostMode.OBSERVE, str(error), None, None
+        if not gpus:
+            return Packet("ok")
+        self._holders_leave(job_id, gpus)
+        known = node.jobs.hosts.get(job_id)
+        host = HostJob(
+            job_id=job_id,
+            user_id=packet.number("user_id"),
+            user=packet.get("user"),
+            account=packet.get("account"),
+            mode=mode,
+            mode_reason=reason,
+            gpus=gpus,
+            lend_bytes=lend,
+            slowdown=settings.slowdown if slowdown is None else slowdown,
+            started_at_us=known.started_at_us if known else node.clock.now_us(),
+        )
+        if known is None:
+            node.jobs.hosts[job_id] = host
+            node.ledger.add(host.record())
+            text = (
+                f"job {job_id} of {host.user} begins on {len(gpus)} GPU(s), mode {mode}: {reason}"
+            )
+            node.ledger.event("host_begins", text, job_id=job_id, user=host.user)
+        node.refresh()
+        return Packet("ok")
+
+    def _holders_leave(self, job_id: int, gpus: list[str]) -> None:
+        """Whoever is still on the GPUs of a new host job goes: its end was missed."""
+        for gpu in gpus:
+            holder = self._node.jobs.host_of(gpu)
+            if holder is not None and holder.job_id != job_id:
+                self._host_ended(holder, "its GPU went to another job")
+        leaving = [fill for gpu in gpus for fill in self._node.jobs.fills_of(gpu)]
+        self._eviction.begin(
+            [f for f in leaving if f.host_job_id != job_id], "a new training begins"
+        )
+
+    def _gpus(self, text: str) -> list[str]:
+        """UUIDs of GPUs that Slurm names by their index on the node, as `0,2-3`."""
+        minors = self._node.settings.gpus or sorted(
+            gpu.device.minor for gpu in self._node.gpus.values()
+        )
+        by_minor = {gpu.device.minor: gpu.uuid for gpu in self._node.gpus.values()}
+        found: list[str] = []
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+            for index in range(int(first), min(int(last or first), int(first) + 1024) + 1):
+                # Slurm counts by the number in the device file's name where there is one.
+                minor = index if index in minors else None
+                if minor is None and index < len(minors):
+                    minor = minors[index]
+                uuid = by_minor.get(-1 if minor is None else minor)
+                if uuid is None:
+                    log.error("Slurm names GPU %d, which this node does not have", index)
+                elif uuid not in found:
+                    found.append(uuid)
+        return found
+
+    def _fill_begins(self, job_id: int, packet: Packet) -> Packet:
+        node = self._node
+        spec = parse_fill(packet.get("spec"))
+        memory = spec.memory_bytes or node.settings.default_fill_bytes
+        restart = packet.number("restart_count") if packet.get("restart_count") else 0
+        known = node.jobs.fills.get(job_id)
+        if known is not None:
+            if known.restart_count == restart and not known.evicted:
+                return Packet("ok")
+            self._fill_ended(known, "started again")
+        node.requeue.discard(job_id)
+        self._eviction.signalled.discard(job_id)
+        candidates = node.candidates()
+        gpu, reason = choose(candidates, memory)
+        if gpu is None:
+            return self._refuse(job_id, reason, packet)
+        host = node.jobs.host_of(gpu.uuid)
+        fill = FillJob(
+            job_id=job_id,
+            restart_count=restart,
+            user_id=packet.number("user_id"),
+            user=packet.get("user"),
+            account=packet.get("account"),
+            gpu=gpu.uuid,
+            host_job_id=host.job_id if host else None,
+            memory_bytes=memory,
+            admitted_at_us=node.clock.now_us(),
+            batch=packet.get("batch", "1") == "1",
+        )
+        node.jobs.fills[job_id] = fill
+        node.ledger.add(fill.record())
+        text = f"fill job {job_id} of {fill.user} gets {memory >> 20} MiB on {gpu.uuid}"
+        node.ledger.event("admitted", text, job_id=job_id, gpu=gpu.uuid, user=fill.user)
+        node.refresh()
+        return Packet("ok")
+
+    def _refuse(self, job_id: int, reason: str, packet: Packet) -> Packet:
+        self._node.jobs.refuse(job_id, reason)
+        user = packet.get("user") or None
+        text = f"fill job {job_id} is refused: {reason}"
+        self._node.ledger.event("refused", text, job_id=job_id, user=user)
+        return Packet("refused", {"reason": reason})
+
+    # job_end
+
+    def job_end(self, connection: Connection, packet: Packet) -> None:
+        """A job ended; for a host job the answer comes once its fills are off the GPUs."""
+        job_id = packet.number("job_id")
+        fill = self._node.jobs.fills.get(job_id)
+        if fill is not None:
+            self._fill_ended(fill, fill.evicted or "ended")
+        host = self._node.jobs.hosts.get(job_id)
+        if host is None:
+            connection.send(Packet("ok"))
+            return
+        task = asyncio.create_task(self._host_ends(connection, host))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _host_ends(self, connection: Connection, host: HostJob) -> None:
+        gone = self._host_ended(host, "ended")
+        if not await self._eviction.wait(gone, self._node.settings.evict_wait_s):
+            self._node.ledger.event(
+                "evict_late",
+                f"fills were still on the GPUs of job {host.job_id} when its epilog gave up",
+                job_id=host.job_id,
+            )
+        connection.send(Packet("ok"))
+
+    def _host_ended(self, host: HostJob, reason: str) -> list[FillJob]:
+        """Takes a host job off the node; its fills are evicted and returned."""
+        node = self._node
+        leaving = [fill for gpu in host.gpus for fill in node.jobs.fills_of(gpu)]
+        del node.jobs.hosts[host.job_id]
+        node.budgets.pop(host.job_id, None)
+        host.ended_at_us = node.clock.now_us()
+        node.ledger.add(host.record())
+        text = f"host job {host.job_id}: {reason}"
+        node.ledger.event("host_ends", text, job_id=host.job_id, user=host.user)
+        self._eviction.begin(leaving, f"training job {host.job_id} ended")
+        node.refresh()
+        return leaving
+
+    def _fill_ended(self, fill: FillJob, reason: str) -> None:
+        node = self._node
+        del node.jobs.fills[fill.job_id]
+        if fill.job_id not in self._eviction.signalled:
+            # It finished, or is being requeued already: a requeue now would run it twice.
+            node.requeue.discard(fill.job_id)
+        fill.ended_at_us = node.clock.now_us()
+        fill.end_reason = reason
+        node.ledger.add(fill.record())
+        text = f"fill job {fill.job_id}: {reason}"
+        node.ledger.event("fill_ends", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user)
+        node.refresh()
+
+    def give_up(self, job_id: int) -> None:
+        """Forgets a job whose end nobody told of."""
+        reason = "given up: no process and no word of its end"
+        if (fill := self._node.jobs.fills.get(job_id)) is not None:
+            self._fill_ended(fill, reason)
+        if (host := self._node.jobs.hosts.get(job_id)) is not None:
+            self._host_ended(host, reason)
+
+    # step, task
+
+    def step(self, packet: Packet) -> Packet:
+        """What slurmstepd has to set up for a step of a job."""
+        job_id = packet.number("job_id")
+        node, settings = self._node, self._node.settings
+        common = {"preload": settings.shim_path, "socket": settings.socket_path}
+        if (host := node.jobs.hosts.get(job_id)) is not None:
+            return Packet("host", {**common, "mode": host.mode.value})
+        if (fill := node.jobs.fills.get(job_id)) is not None:
+            if fill.evicted:
+                return Packet("refused", {"reason": fill.evicted})
+            return Packet(
+                "fill",
+                {
+                    **common,
+                    "cuda_visible_devices": fill.gpu,
+                    "memory_limit_bytes": str(fill.memory_bytes),
+                },
+            )
+        if job_id in node.jobs.refused:
+            return Packet("refused", {"reason": node.jobs.refused[job_id]})
+        return Packet("none")
+
+    def task(self, connection: Connection, packet: Packet) -> Packet:
+        """Opens a fill's GPU in the cgroups of one of its processes."""
+        job_id, process_id = packet.number("job_id"), packet.number("process_id")
+        fill = self._node.jobs.fills.get(job_id)
+        if fill is None:
+            return Packet("refused", {"reason": f"job {job_id} is no fill job admitted here"})
+        if connection.user_id not in (0, fill.user_id):
+            return Packet("refused", {"reason": f"job {job_id} belongs to another user"})
+        try:
+            process = WatchedProcess.of_id(process_id)
+        except ProcessGoneError as error:
+            return Packet("refused", {"reason": str(error)})
+        try:
+            job = self._finder.job_of(process_id)
+            if not process.alive() or job is None or job.job_id != job_id:
+                reason = f"process {process_id} is not of job {job_id}"
+                return Packet("refused", {"reason": reason})
+            self._devices.grant(process_id, self._node.gpus[fill.gpu].device.minor)
+        except (DeviceError, KeyError) as error:
+            text = f"the GPU cannot be opened for job {job_id}: {error}"
+            self._node.ledger.event("device", text, job_id=job_id, gpu=fill.gpu, user=fill.user)
+            return Packet("refused", {"reason": text})
+        finally:
+            process.close()
+        return Packet("ok")
+
+    # off, on, status
+
+    def switch(self, off: bool, user_id: int) -> Packet:
+        """Filling goes off or on, on this node; gates see it at once."""
+        self._node.off_here = off
+        self._node.refresh()
+        word = "off" if off else "on"
+        self._node.ledger.event(word, f"filling is {word} on this node, by user id {user_id}")
+        return Packet("ok")
+
+    def status(self, user_id: int) -> Packet:
+        """One line of JSON; ordinary users see the fill jobs that are theirs."""
+        node = self._node
+        sees_all = user_id in (0, node.settings.slurm_user_id)
+        gpus = [
+            {
+                **node.report_of(gpu).model_dump(mode="json", exclude={"name", "simulated"}),
+                "boards": len(node.trainings_on(gpu.uuid)),
+                "unknown": gpu.unknown,
+                "why": node.room_of(gpu).reason,
+            }
+            for gpu in node.gpus.values()
+        ]
+        fills = [
+            {"job_id": fill.job_id, "gpu": fill.gpu, "memory_bytes": fill.memory_bytes}
+            for fill in node.jobs.fills.values()
+            if sees_all or fill.user_id == user_id
+        ]
+        state: dict[str, object] = {"node": node.settings.node, "off": node.off, "cut": False}
+        while True:
+            text = json.dumps({**state, "gpus": gpus, "fills": fills}, separators=(",", ":"))
+            if len(text.encode()) < MAX_BYTES - 64:
+                return Packet("status", {"json": text})
+            state["cut"] = True
+            (fills or gpus).pop()

@@ -1,0 +1,229 @@
+"""Records on disk until the controller has stored them.
+
+Batches are numbered without a gap from 1 within one life of the spool, whose name `boot_id` is
+made with the spool's folder and survives restarts of the agent: a batch that is sent again after a
+crash is known by its number. Each is one line of JSON in a segment file, synced before it is sent.
+A segment is deleted once all its batches are acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_SEGMENT_BYTES = 4 << 20
+
+
+class SpoolFullError(Exception):
+    """The spool has reached its bound or the disk is full; nothing was written."""
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """A batch as the spool keeps it: the JSON of db.wire.messages.Batch."""
+
+    sequence: int
+    text: str
+
+
+@dataclass
+class _Segment:
+    path: Path
+    first: int
+    last: int
+    size_bytes: int
+
+
+class Spool:
+    """Append at one end, acknowledge at the other; any thread."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        """Opens or makes the spool. Raises OSError."""
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._pending: dict[int, str] = {}  # oldest batches, read ahead
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.boot_id, self.acknowledged = self._read_head()
+        self._segments = self._read_segments()
+        self.last = max([self.acknowledged, *(segment.last for segment in self._segments)])
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are not acknowledged."""
+        return self.last - self.acknowledged
+
+    def append(self, records: list[str]) -> int:
+        """Stores records (JSON texts) as the next batch, synced; returns its number.
+
+        Raises SpoolFullError, and then nothing was stored.
+        """
+        with self._lock:
+            sequence = self.last + 1
+            line = (
+                f'{{"boot_id":{json.dumps(self.boot_id)},"sequence":{sequence},'
+                f'"records":[{",".join(records)}]}}\n'
+            ).encode()
+            if self.size_bytes + len(line) > self._max_bytes:
+                raise SpoolFullError(
+                    f"the spool {self._folder} holds {self.size_bytes} bytes, its bound is "
+                    f"{self._max_bytes}"
+                )
+            segment = self._open_segment(sequence)
+            try:
+                self._write(segment, line)
+            except OSError as error:
+                raise SpoolFullError(
+                    f"the spool {self._folder} cannot be written: {error}"
+                ) from error
+            segment.size_bytes += len(line)
+            segment.last = self.last = sequence
+            return sequence
+
+    def oldest(self) -> StoredBatch | None:
+        """The oldest batch that is not acknowledged."""
+        with self._lock:
+            sequence = self.acknowledged + 1
+            if sequence > self.last:
+                return None
+            if sequence not in self._pending:
+                self._pending = self._read_from(sequence)
+            return StoredBatch(sequence, self._pending[sequence])
+
+    def acknowledge(self, sequence: int) -> None:
+        """The controller has stored all batches up to here for good."""
+        with self._lock:
+            sequence = min(sequence, self.last)
+            if sequence <= self.acknowledged:
+                return
+            self.acknowledged = sequence
+            self._pending = {key: text for key, text in self._pending.items() if key > sequence}
+            done = [segment for segment in self._segments if segment.last <= sequence]
+            # The last segment stays while it grows: the next number is known from it.
+            if done and (
+                done[-1] is not self._segments[-1] or done[-1].size_bytes > _SEGMENT_BYTES
+            ):
+                self._write_head()
+                for segment in done:
+                    segment.path.unlink(missing_ok=True)
+                    self._segments.remove(segment)
+
+    def close(self) -> None:
+        """Keeps the acknowledged number for the next start."""
+        with self._lock:
+            self._write_head()
+
+    # Files
+
+    def _read_head(self) -> tuple[str, int]:
+        path = self._folder / "spool.json"
+        try:
+            head = json.loads(path.read_text())
+            return str(head["boot_id"]), int(head["acknowledged"])
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            log.error("%s is damaged (%s): the spool begins a new life", path, error)
+            for old in self._folder.glob("*.batches"):
+                old.rename(old.with_suffix(".damaged"))
+        self.boot_id, self.acknowledged = uuid.uuid4().hex, 0
+        self._write_head()
+        return self.boot_id, self.acknowledged
+
+    def _write_head(self) -> None:
+        write_atomically(
+            self._folder / "spool.json",
+            json.dumps({"boot_id": self.boot_id, "acknowledged": self.acknowledged}),
+        )
+
+    def _read_segments(self) -> list[_Segment]:
+        segments = []
+        for path in sorted(self._folder.glob("*.batches")):
+            first = int(path.stem)
+            count, size = _count_whole_lines(path)
+            if size != path.stat().st_size:
+                log.warning("%s ended in a torn batch, never sent: cut off", path)
+                os.truncate(path, size)
+            segments.append(_Segment(path, first, first + count - 1, size))
+        return segments
+
+    def _open_segment(self, sequence: int) -> _Segment:
+        if self._segments and self._segments[-1].size_bytes < _SEGMENT_BYTES:
+            return self._segments[-1]
+        path = self._folder / f"{sequence:016d}.batches"
+        segment = _Segment(path, sequence, sequence - 1, 0)
+        self._segments.append(segment)
+        return segment
+
+    def _write(self, segment: _Segment, line: bytes) -> None:
+        descriptor = os.open(
+            segment.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(descriptor, line[written:])
+            os.fsync(descriptor)
+            if segment.size_bytes == 0:
+                _sync_folder(self._folder)
+        except OSError:
+            os.ftruncate(descriptor, segment.size_bytes)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _read_from(self, sequence: int) -> dict[int, str]:
+        """The batches from `sequence` to the end of its segment."""
+        for segment in self._segments:
+            if segment.first <= sequence <= segment.last:
+                with segment.path.open() as lines:
+                    return {
+                        number: line.rstrip("\n")
+                        for number, line in enumerate(lines, start=segment.first)
+                        if sequence <= number <= segment.last
+                    }
+        raise LookupError(f"batch {sequence} is in no segment of {self._folder}")
+
+
+def _count_whole_lines(path: Path) -> tuple[int, int]:
+    """Lines that are whole JSON, and the bytes they take."""
+    count = size = 0
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"}\n"):
+                break
+            count += 1
+            size += len(line)
+    return count, size
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file in one step, synced: after a crash it is the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

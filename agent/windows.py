@@ -1,0 +1,148 @@
+"""Windows of some seconds: bubble time of each (GPU, host job), and what each fill made of it.
+
+Rows add up: bubbles and bubble time stand only in the training's own row (fill job None), uses,
+GPU time, kernels and intrusion only in the rows of the fills.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from agent import clock
+from agent.bubbles import BubblesOfBoard, bubble_time
+from agent.node import Node
+from db.wire.messages import WindowRecord
+
+_SHARE_WEIGHT = 0.3  # of the newest window in a GPU's recent bubble share
+
+
+@dataclass
+class _UseSum:
+    uses: int = 0
+    gpu_time_ns: int = 0
+    intrusion_ns: int = 0
+    kernels: int = 0
+
+
+@dataclass
+class Windows:
+    """The window that is open now, over all GPUs. Main thread only."""
+
+    node: Node
+    began_ns: int
+    lost_bubbles: int = 0
+    _bubbles: dict[tuple[str, int], BubblesOfBoard] = field(default_factory=dict)
+    _uses: dict[tuple[str, int, int], _UseSum] = field(default_factory=lambda: defaultdict(_UseSum))
+
+    def bubbles_of(self, gpu: str, board_id: int) -> BubblesOfBoard:
+        """The bubbles of one board on one GPU, to be added to."""
+        key = (gpu, board_id)
+        if key not in self._bubbles:
+            self._bubbles[key] = BubblesOfBoard(attached_ns=clock.now_ns())
+        return self._bubbles[key]
+
+    def gone(self, board_id: int, now_ns: int) -> None:
+        """The process of a board has ended."""
+        for (_, each), bubbles in self._bubbles.items():
+            if each == board_id:
+                bubbles.open_since_ns, bubbles.gone_ns = 0, now_ns
+
+    def use(
+        self,
+        gpu: str,
+        host_job_id: int,
+        fill_job_id: int,
+        *,
+        gpu_time_ns: int,
+        intrusion_ns: int,
+        kernels: int,
+    ) -> None:
+        """Adds one use of a bubble."""
+        total = self._uses[gpu, host_job_id, fill_job_id]
+        total.uses += 1
+        total.gpu_time_ns += gpu_time_ns
+        total.intrusion_ns += intrusion_ns
+        total.kernels += kernels
+
+    def close_due(self, now_ns: int) -> None:
+        """Closes the window when its time is up."""
+        if now_ns - self.began_ns >= self.node.settings.window_s * 1e9:
+            self.close(now_ns)
+
+    def close(self, now_ns: int) -> None:
+        """Writes the window's rows and begins the next."""
+        for gpu in self.node.gpus.values():
+            self._close_gpu(gpu.uuid, now_ns)
+        for (uuid, host_job_id, fill_job_id), total in self._uses.items():
+            self.node.ledger.add(
+                self._row(
+                    uuid,
+                    host_job_id,
+                    now_ns,
+                    fill_job_id=fill_job_id,
+                    used_bubbles=total.uses,
+                    gpu_time_us=total.gpu_time_ns / 1000,
+                    intrusion_us=total.intrusion_ns / 1000,
+                    kernels=total.kernels,
+                )
+            )
+        self._uses.clear()
+        live = self.node.trainings.keys()
+        self._bubbles = {key: value for key, value in self._bubbles.items() if key[1] in live}
+        for bubbles in self._bubbles.values():
+            bubbles.forget_before(now_ns)
+        self._tell_lost()
+        self.began_ns = now_ns
+
+    def _close_gpu(self, uuid: str, now_ns: int) -> None:
+        boards = [bubbles for (gpu, _), bubbles in self._bubbles.items() if gpu == uuid]
+        host = self.node.jobs.host_of(uuid)
+        gpu = self.node.gpus[uuid]
+        if host is None or not boards:
+            gpu.bubble_share *= 1 - _SHARE_WEIGHT
+            return
+        found = bubble_time(boards, self.began_ns, now_ns)
+        length_us = found.length_ns / 1000
+        host.bubble_us += length_us
+        share = found.length_ns / max(1, now_ns - self.began_ns)
+        gpu.bubble_share += _SHARE_WEIGHT * (share - gpu.bubble_share)
+        self.node.ledger.add(
+            self._row(uuid, host.job_id, now_ns, bubbles=found.count, bubble_us=length_us)
+        )
+        self.node.ledger.add(host.record())
+
+    def _row(
+        self,
+        gpu: str,
+        host_job_id: int,
+        now_ns: int,
+        *,
+        fill_job_id: int | None = None,
+        bubbles: int = 0,
+        bubble_us: float = 0.0,
+        used_bubbles: int = 0,
+        gpu_time_us: float = 0.0,
+        intrusion_us: float = 0.0,
+        kernels: int = 0,
+    ) -> WindowRecord:
+        return WindowRecord(
+            gpu=gpu,
+            host_job_id=host_job_id,
+            fill_job_id=fill_job_id,
+            began_at_us=self.node.clock.utc_us(self.began_ns),
+            window_us=(now_ns - self.began_ns) // 1000,
+            bubbles=bubbles,
+            bubble_us=bubble_us,
+            used_bubbles=used_bubbles,
+            gpu_time_us=gpu_time_us,
+            intrusion_us=intrusion_us,
+            kernels=kernels,
+        )
+
+    def _tell_lost(self) -> None:
+        if self.lost_bubbles:
+            self.node.ledger.event(
+                "lost", f"{self.lost_bubbles} bubbles were overwritten before they were read"
+            )
+            self.lost_bubbles = 0
