@@ -1,0 +1,76 @@
+/* durations.c - a bounded table of learned run times. The caller holds the GPU's lock. */
+#include "durations.h"
+#include <stddef.h>
+
+#define PROBES 8        /* places one shape may stand in */
+#define WEIGHT 0.125    /* of a new sample in the mean */
+#define PEAK_SINKS 0.06 /* how fast an old peak is forgotten, per sample */
+
+static struct duration *find(struct durations *table, uint64_t shape) {
+    uint64_t at = shape * 0x9e3779b97f4a7c15ull >> 40;
+    for (int i = 0; i < PROBES; i++) {
+        struct duration *entry = &table->entries[(at + (uint64_t)i) % DURATIONS_ENTRIES];
+        if (entry->shape == shape)
+            return entry;
+    }
+    return NULL;
+}
+
+/* A free place for the shape, or that of the least recently used one. */
+static struct duration *make_room(struct durations *table, uint64_t shape) {
+    uint64_t at = shape * 0x9e3779b97f4a7c15ull >> 40;
+    struct duration *oldest = &table->entries[at % DURATIONS_ENTRIES];
+    for (int i = 0; i < PROBES; i++) {
+        struct duration *entry = &table->entries[(at + (uint64_t)i) % DURATIONS_ENTRIES];
+        if (entry->shape == 0) {
+            oldest = entry;
+            break;
+        }
+        if (entry->used < oldest->used)
+            oldest = entry;
+    }
+    *oldest = (struct duration){.shape = shape};
+    return oldest;
+}
+
+uint64_t durations_mean(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry)
+        return 0;
+    entry->used = ++table->clock;
+    return entry->mean_ns < 1 ? 1 : (uint64_t)entry->mean_ns;
+}
+
+uint64_t durations_bound(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry)
+        return 0;
+    double over = entry->peak_ns > entry->mean_ns ? entry->peak_ns - entry->mean_ns : 0;
+    double bound = entry->mean_ns + over / 4;
+    return bound < 1 ? 1 : (uint64_t)bound;
+}
+
+void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact) {
+    if (!shape)
+        return;
+    struct duration *entry = find(table, shape);
+    double sample = (double)ns;
+    if (!entry) {
+        entry = make_room(table, shape);
+        entry->mean_ns = entry->peak_ns = sample;
+    }
+    entry->used = ++table->clock;
+    if (exact && entry->exact == 0 && sample < entry->mean_ns)
+        entry->mean_ns = entry->peak_ns = sample; /* all before were only upper bounds */
+    else if (exact || entry->exact == 0 || sample < entry->mean_ns)
+        entry->mean_ns += (sample - entry->mean_ns) * WEIGHT;
+    if (exact || entry->exact == 0) {
+        entry->peak_ns -= (entry->peak_ns - entry->mean_ns) * PEAK_SINKS;
+        if (sample > entry->peak_ns)
+            entry->peak_ns = sample;
+    }
+    if (exact)
+        entry->exact++;
+    else
+        entry->loose++;
+}

@@ -1,0 +1,32 @@
+/* durations.h - how long does an operation of this shape run on the GPU? Learned as it runs. */
+#ifndef SFILL_DURATIONS_H
+#define SFILL_DURATIONS_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DURATIONS_ENTRIES 4096 /* shapes remembered; more: the least recently used go */
+
+/* What is known of one shape. Times in ns of GPU time. */
+struct duration {
+    uint64_t shape; /* 0: free */
+    uint64_t used;  /* turn of the table's clock at the latest use */
+    double mean_ns;
+    double peak_ns; /* largest lately; sinks towards the mean */
+    uint32_t exact; /* samples that began when an earlier operation ended */
+    uint32_t loose; /* samples that hold launch latency too: upper bounds */
+};
+
+struct durations {
+    uint64_t clock;
+    struct duration entries[DURATIONS_ENTRIES];
+};
+
+/* Mean in ns, or 0 when the shape has not been seen. */
+uint64_t durations_mean(struct durations *table, uint64_t shape);
+
+/* What the shape may well take, in ns, for budgets; 0 when it has not been seen. */
+uint64_t durations_bound(struct durations *table, uint64_t shape);
+
+/* Takes in one measurement. Loose ones only lower the mean once exact ones exist. */
+void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);
+#endif

@@ -1,0 +1,129 @@
+/* gate.c - the role gate: what a fill process does on a GPU waits for bubbles of training. */
+#include "gate.h"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "gate_driver.h"
+
+struct gate_state gate;
+
+static bool is_gated(enum shim_op_kind kind) {
+    return kind == SHIM_OP_KERNEL || kind == SHIM_OP_GRAPH || kind == SHIM_OP_COPY ||
+           kind == SHIM_OP_SET;
+}
+
+/* A GPU that cannot be followed is a GPU that stays shut. */
+static struct gate_context *followed(CUstream stream) {
+    struct gate_context *context;
+    bool told = false;
+    while (gate_context_of(stream, &context)) {
+        if (context)
+            return context;
+        if (!told)
+            shim_log(1, "this GPU cannot be followed: its operations are held");
+        told = true;
+        usleep(100000);
+    }
+    return NULL;
+}
+
+static void before_setup(const struct shim_op *op) {
+    struct gate_gpu *gpu = NULL;
+    struct gate_context *context;
+    if (op->device >= 0) {
+        shim_inside++;
+        gpu = gate_gpu_of_device(op->device);
+        shim_inside--;
+    } else if (gate_context_of(NULL, &context) && context) {
+        gpu = gate_context_gpu(context);
+    }
+    if (gpu && !gate_stream_capturing())
+        gate_wait_open(gpu);
+}
+
+static void gate_before(struct shim_op *op) {
+    op->cookie[0] = 0;
+    if (op->kind == SHIM_OP_SETUP)
+        before_setup(op);
+    if (!is_gated(op->kind))
+        return;
+    struct gate_context *context = followed(op->stream);
+    if (!context)
+        return; /* no context at all: the driver refuses by itself */
+    op->cookie[0] = gate_wait(gate_context_gpu(context), op) + 1;
+    op->cookie[1] = (uint64_t)(uintptr_t)context;
+}
+
+static void gate_after(struct shim_op *op, CUresult result) {
+    if (!op->cookie[0])
+        return;
+    uint64_t ticket = op->cookie[0] - 1;
+    struct gate_context *context = (struct gate_context *)(uintptr_t)op->cookie[1];
+    struct gate_gpu *gpu = gate_context_gpu(context);
+    if (result == CUDA_SUCCESS && !op->blocking) {
+        gate_stream_issued(context, op, ticket);
+        return;
+    }
+    pthread_mutex_lock(&gpu->lock);
+    if (result == CUDA_SUCCESS) {
+        uint64_t now_ns = shim_now_ns();
+        gate_poll(gpu, now_ns);
+        flight_returned(&gpu->flight, ticket, now_ns, gate_epoch(gpu), gate_done_sink, gpu);
+    } else {
+        flight_cancel(&gpu->flight, ticket);
+    }
+    pthread_mutex_unlock(&gpu->lock);
+}
+
+/* The host is about to wait: nothing may stay unmarked until it launches again. */
+static void gate_block_begin(CUstream stream, enum shim_block scope) {
+    struct gate_context *context;
+    (void)scope;
+    if (!gate_context_of(stream, &context) || !context)
+        return;
+    struct gate_gpu *gpu = gate_context_gpu(context);
+    pthread_mutex_lock(&gpu->lock);
+    gate_stream_mark_all(gpu, UINT64_MAX);
+    pthread_mutex_unlock(&gpu->lock);
+}
+
+static void gate_context_destroyed(CUcontext context, bool gone) {
+    if (gone)
+        gate_context_forget(context);
+}
+
+static void gate_capture_begin(CUstream stream, int mode) {
+    (void)stream;
+    (void)mode;
+    gate_stream_capture(1);
+}
+
+static void gate_capture_end(CUstream stream) {
+    (void)stream;
+    gate_stream_capture(-1);
+}
+
+/* What could reach the GPU without passing here is refused. */
+static bool gate_allows(enum shim_feature feature) {
+    return feature != SHIM_DEVICE_GRAPH_LAUNCH && feature != SHIM_EXTERNAL_SEMAPHORE;
+}
+
+const struct shim_role_ops gate_ops = {
+    .before = gate_before,
+    .after = gate_after,
+    .block_begin = gate_block_begin,
+    .context_destroyed = gate_context_destroyed,
+    .stream_destroying = gate_stream_forget,
+    .capture_begin = gate_capture_begin,
+    .capture_end = gate_capture_end,
+    .memory_ask = memory_ask,
+    .memory_took = memory_took,
+    .memory_freed = memory_freed,
+    .allows = gate_allows,
+    .memory_info = memory_info,
+};
+
+bool gate_start(const struct shim_answer *answer) {
+    gate_driver_find();
+    return reader_adopt(answer) && gate_helper_start();
+}

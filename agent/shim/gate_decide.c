@@ -1,0 +1,67 @@
+/* gate_decide.c - may an operation start now? Rules only; the numbers are the agent's. */
+#include "gate.h"
+
+#define LEAST_WAIT_FOR_COPY_NS 2000000000ull
+
+/* Is it worth, and safe, to start so much in a bubble of this age? */
+static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask *ask,
+                                     const struct gate_numbers *numbers, uint64_t age_ns) {
+    uint64_t median = predict_median(&gpu->predictor), left = 0;
+    if (median && median < numbers->min_bubble_ns && age_ns < numbers->min_bubble_ns)
+        return SFILL_CLOSED_TOO_LONG;
+    if (ask->weightless)
+        return SFILL_OPEN;
+    if (ask->copy && ask->held_ns > LEAST_WAIT_FOR_COPY_NS &&
+        (!median || age_ns <= median / 4))
+        return SFILL_OPEN; /* longer than any bubble, but it leaves the multiprocessors alone */
+    if (predict_end_near(&gpu->predictor, age_ns, ask->bound_ns))
+        return SFILL_CLOSED_TOO_LONG;
+    if (ask->bound_ns <= numbers->in_flight_ns)
+        return SFILL_OPEN;
+    if (predict_remainder(&gpu->predictor, age_ns, &left))
+        return ask->bound_ns <= left ? SFILL_OPEN : SFILL_CLOSED_TOO_LONG;
+    return ask->bound_ns <= 4 * numbers->in_flight_ns ? SFILL_OPEN : SFILL_CLOSED_TOO_LONG;
+}
+
+static enum sfill_closed training_idle(struct gate_gpu *gpu, const struct gate_ask *ask,
+                                       const struct gate_numbers *numbers, uint64_t now_ns,
+                                       struct idle_view *view) {
+    *view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
+    if (view->closed != SFILL_OPEN)
+        return view->closed;
+    uint64_t age_ns = now_ns > view->since_ns ? now_ns - view->since_ns : 0;
+    if (age_ns < numbers->dwell_ns)
+        return SFILL_CLOSED_DWELL;
+    /* Work left over from an earlier bubble is charged to that one first. */
+    if (gpu->uses.live && gpu->flight.count && gpu->uses.epoch != gate_epoch(gpu))
+        return SFILL_CLOSED_IN_FLIGHT;
+    const struct gate_host *host = &gpu->hosts[view->host];
+    predict_refresh(&gpu->predictor, host->board_id, host->board, view->section, view->cause);
+    return fits_bubble(gpu, ask, numbers, age_ns);
+}
+
+enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns,
+                              struct idle_view *view) {
+    policy_poll(&gpu->page, now_ns);
+    if (atomic_load_explicit(&gate.evicted, memory_order_relaxed))
+        return SFILL_CLOSED_OFF;
+    enum sfill_closed closed =
+        policy_permits(&gpu->page, gpu->hosts, gpu->hosts_count, gate.job_id, now_ns);
+    if (closed != SFILL_OPEN)
+        return closed;
+    struct gate_numbers numbers = policy_numbers(&gpu->page);
+    uint64_t limit = memory_limit(gpu);
+    if (limit && atomic_load(&gpu->face->memory_bytes) > limit)
+        return SFILL_CLOSED_OFF; /* the limit was lowered below what is held */
+    if (numbers.max_op_ns && ask->bound_ns > numbers.max_op_ns)
+        return SFILL_CLOSED_TOO_LONG;
+    if (!numbers.ignore_training) {
+        closed = training_idle(gpu, ask, &numbers, now_ns, view);
+        if (closed != SFILL_OPEN)
+            return closed;
+    }
+    if (ask->weightless || ask->stalled)
+        return SFILL_OPEN;
+    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, numbers.in_flight_ns);
+    return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;
+}

@@ -1,0 +1,22 @@
+/* gate_driver.h - the driver's functions that the gate itself calls, looked up once. */
+#ifndef SFILL_GATE_DRIVER_H
+#define SFILL_GATE_DRIVER_H
+#include "shim.h"
+
+struct gate_driver {
+    CUresult (*stream_write64)(CUstream, CUdeviceptr, uint64_t, unsigned);
+    CUresult (*stream_synchronize)(CUstream);
+    CUresult (*host_register)(void *, size_t, unsigned);
+    CUresult (*host_device_pointer)(CUdeviceptr *, void *, unsigned);
+    CUresult (*context_current)(CUcontext *);
+    CUresult (*context_device)(CUdevice *);
+    CUresult (*stream_context)(CUstream, CUcontext *);
+    CUresult (*context_push)(CUcontext);
+    CUresult (*context_pop)(CUcontext *);
+    CUresult (*device_uuid)(CUuuid *, CUdevice);
+    CUresult (*capture_mode)(int *);
+};
+extern struct gate_driver gate_driver;
+/* Looks all of them up; a missing one stays NULL. */
+void gate_driver_find(void);
+#endif

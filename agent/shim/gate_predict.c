@@ -1,0 +1,68 @@
+/* gate_predict.c - quantiles of a host's recent bubbles. */
+#include "gate_predict.h"
+#include <string.h>
+
+#define LOAD(x) atomic_load_explicit(&(x), memory_order_acquire)
+/* How far back in the ring samples are looked for. Far less than the ring, so that the monitor
+ * cannot overwrite what is being read. */
+#define LOOK_BACK 256u
+
+static void insert_sorted(struct predictor *predictor, uint64_t length_ns) {
+    int at = predictor->count++;
+    while (at > 0 && predictor->sorted_ns[at - 1] > length_ns) {
+        predictor->sorted_ns[at] = predictor->sorted_ns[at - 1];
+        at--;
+    }
+    predictor->sorted_ns[at] = length_ns;
+}
+
+void predict_refresh(struct predictor *predictor, uint64_t board_id,
+                     const struct sfill_training_board *board, uint32_t section, uint32_t cause) {
+    uint64_t head = LOAD(board->bubble_head);
+    if (predictor->board_id == board_id && predictor->head == head &&
+        predictor->section == section && predictor->cause == cause)
+        return;
+    *predictor = (struct predictor){
+        .board_id = board_id, .head = head, .section = section, .cause = cause};
+    uint64_t oldest = head > LOOK_BACK ? head - LOOK_BACK : 0;
+    for (uint64_t i = head; i > oldest && predictor->count < PREDICT_SAMPLES; i--) {
+        const struct sfill_bubble *bubble = &board->bubbles[(i - 1) % SFILL_BUBBLE_RING];
+        if (bubble->gpu == section && bubble->cause == cause && bubble->end_ns > bubble->begin_ns)
+            insert_sorted(predictor, bubble->end_ns - bubble->begin_ns);
+    }
+}
+
+/* Index of the first sample longer than the age. */
+static int first_longer(const struct predictor *predictor, uint64_t age_ns) {
+    int first = 0;
+    while (first < predictor->count && predictor->sorted_ns[first] <= age_ns)
+        first++;
+    return first;
+}
+
+bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint64_t *left_ns) {
+    int first = first_longer(predictor, age_ns);
+    int longer = predictor->count - first;
+    if (longer < PREDICT_LEAST)
+        return false;
+    *left_ns = predictor->sorted_ns[first + (longer - 1) / 4] - age_ns;
+    return true;
+}
+
+bool predict_end_near(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns) {
+    int count = predictor->count;
+    if (count < PREDICT_STEADY)
+        return false;
+    uint64_t spread = predictor->sorted_ns[(count - 1) * 9 / 10] - predictor->sorted_ns[count / 10];
+    if (spread > predictor->sorted_ns[count / 2] / 10)
+        return false;
+    int first = first_longer(predictor, age_ns);
+    if (first == count)
+        return false;
+    uint64_t left = predictor->sorted_ns[first + (count - first - 1) / 4] - age_ns;
+    return left < length_ns;
+}
+
+uint64_t predict_median(const struct predictor *predictor) {
+    return predictor->count < PREDICT_STEADY ? 0 : predictor->sorted_ns[predictor->count / 2];
+}

@@ -1,0 +1,214 @@
+/* inflight.c - accounts for released operations by the words that the GPU writes.
+ *
+ * A look sees a word that an earlier look did not: the completion lies between both. Within that
+ * interval the learned duration places it, so errors do not add up: over a busy stretch the sum
+ * of all durations is the stretch. What contradicts the learned duration (too early, too late)
+ * corrects it. Measurements during which training moved are not learned from: the GPU then
+ * served both. The caller holds the GPU's lock. */
+#include "inflight.h"
+#include <stdatomic.h>
+
+static struct flown *op_at(struct flight *flight, uint64_t ticket) {
+    return &flight->ops[ticket % FLIGHT_OPS];
+}
+
+bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
+                     uint64_t budget_ns) {
+    if (flight->count == 0)
+        return flight->tail - flight->head < FLIGHT_OPS;
+    if (alone || flight->alone || flight->tail - flight->head >= FLIGHT_OPS)
+        return false;
+    return flight->in_flight_ns + bound_ns <= budget_ns;
+}
+
+uint64_t flight_release(struct flight *flight, const struct flown *op) {
+    uint64_t ticket = flight->tail++;
+    struct flown *own = op_at(flight, ticket);
+    *own = *op;
+    own->state = FLOWN_RELEASED;
+    if (flight->count++ == 0)
+        flight->progress_ns = op->release_ns;
+    flight->alone += own->alone;
+    flight->in_flight_ns += own->bound_ns;
+    return ticket;
+}
+
+static void remove_op(struct flight *flight, struct flown *op) {
+    flight->in_flight_ns -= op->bound_ns;
+    flight->alone -= op->alone;
+    flight->count--;
+    if (op->state == FLOWN_ISSUED)
+        flight->streams[op->stream].pending--;
+    op->state = FLOWN_NONE;
+    while (flight->head < flight->tail && op_at(flight, flight->head)->state == FLOWN_NONE)
+        flight->head++;
+}
+
+void flight_cancel(struct flight *flight, uint64_t ticket) {
+    remove_op(flight, op_at(flight, ticket));
+}
+
+void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint64_t now_ns) {
+    struct flown *op = op_at(flight, ticket);
+    struct flight_stream *own = &flight->streams[stream];
+    op->stream = stream;
+    op->value = ++own->issued;
+    op->state = FLOWN_ISSUED;
+    own->pending++;
+    if (own->unmarked_ns == 0)
+        own->unmarked_since_ns = now_ns;
+    own->unmarked_ns += op->mean_ns + 1;
+}
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Operations of one stream that one look found done, and what their durations predicted. */
+struct harvest {
+    uint64_t begin_ns;     /* when the first must have begun */
+    uint64_t predicted_ns; /* when the last should have ended */
+    uint64_t busy_ns;      /* sum of their durations as thought */
+    uint64_t end_ns;       /* when the last did end, as far as two looks tell */
+    bool exact;            /* each began when an earlier one ended */
+    bool clean;            /* training was idle all along */
+    bool known;            /* every duration is learned */
+};
+
+static bool is_done(const struct flown *op, uint32_t stream, uint64_t value) {
+    return op->state == FLOWN_ISSUED && op->stream == stream && op->value <= value;
+}
+
+static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t value,
+                             uint64_t epoch) {
+    struct harvest h = {.exact = true, .clean = true, .known = true};
+    uint64_t at = flight->last_done_ns;
+    for (uint64_t i = flight->head; i < flight->tail; i++) {
+        const struct flown *op = op_at(flight, i);
+        if (!is_done(op, stream, value))
+            continue;
+        h.exact &= op->release_ns <= at;
+        h.clean &= op->epoch != 0 && op->epoch == epoch;
+        h.known &= op->known;
+        at = later(at, op->release_ns);
+        if (h.busy_ns == 0)
+            h.begin_ns = at;
+        at += op->mean_ns + 1;
+        h.busy_ns += op->mean_ns + 1;
+    }
+    h.predicted_ns = at;
+    return h;
+}
+
+/* Places the end between the last look that did not see it and the one that did. */
+static void place_end(struct harvest *h, uint64_t before_ns, uint64_t now_ns) {
+    uint64_t least = later(h->begin_ns, sooner(before_ns, now_ns));
+    if (h->predicted_ns >= now_ns)
+        h->end_ns = later(now_ns, h->begin_ns);
+    else if (h->predicted_ns >= least)
+        h->end_ns = h->predicted_ns;
+    else if (h->clean)
+        h->end_ns = least;
+    else /* the GPU was lent to training in between: nothing says when within the interval */
+        h->end_ns = least + (later(now_ns, least) - least) / 2;
+}
+
+/* Factor between thought and measured durations. */
+static double stretch(const struct harvest *h) {
+    double busy = (double)h->busy_ns, measured;
+    if (h->clean || !h->known) /* idle gaps between them, as predicted, are not their time */
+        measured = busy + ((double)h->end_ns - (double)h->predicted_ns);
+    else
+        measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
+    return measured < busy * 0.02 ? 0.02 : measured / busy;
+}
+
+static void learn(struct flight *flight, const struct flown *op, const struct harvest *h,
+                  uint64_t busy_ns) {
+    if (h->clean)
+        durations_learn(flight->durations, op->shape, busy_ns, h->exact);
+    else if (!op->known || busy_ns < op->mean_ns)
+        durations_learn(flight->durations, op->shape, busy_ns, false);
+}
+
+static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint64_t before_ns,
+                    uint64_t now_ns, uint64_t epoch, flight_sink sink, void *argument) {
+    struct harvest h = survey(flight, stream, value, epoch);
+    if (h.busy_ns == 0)
+        return;
+    place_end(&h, before_ns, now_ns);
+    double factor = stretch(&h);
+    double total = (double)h.busy_ns * factor;
+    uint64_t span = (uint64_t)total, end = h.end_ns;
+    uint64_t at = h.clean && h.exact ? h.begin_ns : (end > span ? end - span : 0);
+    at = later(at, h.begin_ns);
+    for (uint64_t i = flight->head; i < flight->tail; i++) {
+        struct flown *op = op_at(flight, i);
+        if (!is_done(op, stream, value))
+            continue;
+        uint64_t busy = (uint64_t)((double)(op->mean_ns + 1) * factor);
+        struct flight_done done = {.release_ns = op->release_ns,
+                                   .begin_ns = sooner(at, end),
+                                   .end_ns = sooner(at + busy, end),
+                                   .busy_ns = busy,
+                                   .compute = op->compute};
+        at += busy;
+        learn(flight, op, &h, busy);
+        remove_op(flight, op);
+        sink(&done, argument);
+    }
+    flight->last_done_ns = later(flight->last_done_ns, end);
+    flight->progress_ns = now_ns;
+}
+
+void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
+                 void *argument) {
+    uint64_t before_ns = flight->polled_ns;
+    flight->polled_ns = now_ns;
+    for (uint32_t i = 0; flight->count && i < flight->streams_used; i++) {
+        struct flight_stream *stream = &flight->streams[i];
+        if (!stream->pending)
+            continue;
+        uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
+        if (value <= stream->done)
+            continue;
+        stream->done = value;
+        collect(flight, i, value, before_ns, now_ns, epoch, sink, argument);
+    }
+}
+
+void flight_drained(struct flight *flight, uint32_t stream, uint64_t now_ns, uint64_t epoch,
+                    flight_sink sink, void *argument) {
+    struct flight_stream *own = &flight->streams[stream];
+    own->done = own->marked = own->issued;
+    own->unmarked_ns = 0;
+    collect(flight, stream, own->issued, flight->polled_ns, now_ns, epoch, sink, argument);
+}
+
+void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, uint64_t epoch,
+                     flight_sink sink, void *argument) {
+    struct flown *op = op_at(flight, ticket);
+    uint64_t begin = sooner(later(op->release_ns, flight->last_done_ns), now_ns);
+    struct flight_done done = {.release_ns = op->release_ns,
+                               .begin_ns = begin,
+                               .end_ns = now_ns,
+                               .busy_ns = now_ns - begin,
+                               .compute = op->compute};
+    bool clean = op->epoch != 0 && op->epoch == epoch;
+    if (!clean && op->known && done.busy_ns > op->mean_ns) {
+        done.busy_ns = op->mean_ns;
+        done.begin_ns = now_ns - op->mean_ns;
+    }
+    if (clean || !op->known)
+        durations_learn(flight->durations, op->shape, done.busy_ns, false);
+    remove_op(flight, op);
+    flight->last_done_ns = now_ns;
+    flight->progress_ns = now_ns;
+    sink(&done, argument);
+}
+
+uint64_t flight_next_end(const struct flight *flight) {
+    if (flight->count == 0)
+        return 0;
+    const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
+    return later(op->release_ns, flight->last_done_ns) + op->mean_ns;
+}

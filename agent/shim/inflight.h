@@ -1,0 +1,84 @@
+/* inflight.h - fill work that is released and not yet seen done, in GPU time. */
+#ifndef SFILL_INFLIGHT_H
+#define SFILL_INFLIGHT_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "durations.h"
+
+#define FLIGHT_OPS 4096    /* operations in flight at most; more wait */
+#define FLIGHT_STREAMS 256 /* streams of the process on one GPU that are followed */
+
+enum flown_state { FLOWN_NONE = 0, FLOWN_RELEASED, FLOWN_ISSUED };
+
+/* One operation between its release and its completion. */
+struct flown {
+    uint64_t shape;
+    uint64_t release_ns;
+    uint64_t mean_ns;  /* what it is thought to take */
+    uint64_t bound_ns; /* what it counts as in the budget */
+    uint64_t value;    /* of its stream's progress word once it is done */
+    uint64_t epoch;    /* idle_epoch() at its release; 0: training was not idle */
+    uint32_t stream;
+    enum flown_state state;
+    bool known; /* mean_ns is learned, not assumed */
+    bool alone; /* nothing else may be in flight with it */
+    bool compute; /* kernel or graph, else copy or set */
+};
+
+/* Progress of one stream: the GPU writes the word, operations count up to `issued`. */
+struct flight_stream {
+    const _Atomic uint64_t *word; /* NULL: free entry */
+    uint64_t issued;
+    uint64_t marked;
+    uint64_t unmarked_ns;       /* estimated GPU time issued since the last marker */
+    uint64_t unmarked_since_ns; /* time of the first such issue */
+    uint64_t done;
+    uint32_t pending; /* operations in flight on it */
+    bool closing;     /* the stream is destroyed: the entry is free once nothing is pending */
+};
+
+struct flight {
+    struct flown ops[FLIGHT_OPS];
+    struct flight_stream streams[FLIGHT_STREAMS];
+    uint32_t streams_used; /* entries [0, streams_used) may have a word */
+    uint64_t head, tail; /* operations [head, tail) may be in flight */
+    uint32_t count;
+    uint32_t alone; /* of them such that nothing may join */
+    uint64_t in_flight_ns;
+    uint64_t polled_ns;    /* latest look at the words */
+    uint64_t last_done_ns; /* latest completion */
+    uint64_t progress_ns;  /* latest completion, or when the first operation was released */
+    struct durations *durations;
+};
+
+/* An operation seen done: the GPU worked busy_ns on it, in [begin_ns, end_ns]. */
+struct flight_done {
+    uint64_t release_ns, begin_ns, end_ns, busy_ns;
+    bool compute;
+};
+typedef void (*flight_sink)(const struct flight_done *done, void *argument);
+
+/* Room for an operation within the budget? A longer one than the budget needs an empty GPU. */
+bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
+                     uint64_t budget_ns);
+
+/* Takes a released operation in; returns its ticket. flight_has_room() must have said yes. */
+uint64_t flight_release(struct flight *flight, const struct flown *op);
+
+/* The operation stands in the stream (its value is set) or failed, or its blocking call returned. */
+void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint64_t now_ns);
+void flight_cancel(struct flight *flight, uint64_t ticket);
+void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, uint64_t epoch,
+                     flight_sink sink, void *argument);
+
+/* Looks at the words of all streams and hands over what is done. */
+void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
+                 void *argument);
+
+/* The stream's context is gone, or it was drained by other means: all of it counts as done. */
+void flight_drained(struct flight *flight, uint32_t stream, uint64_t now_ns, uint64_t epoch,
+                    flight_sink sink, void *argument);
+
+/* When the oldest operation should be done. */
+uint64_t flight_next_end(const struct flight *flight);
+#endif

@@ -1,0 +1,53 @@
+/* intrusion.h - how long ready training work had to wait for this process's work. */
+#ifndef SFILL_INTRUSION_H
+#define SFILL_INTRUSION_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "board.h"
+#include "gate_idle.h"
+
+#define INTRUSION_RUNS 512   /* stretches of our own GPU use remembered */
+#define INTRUSION_STARTS 32  /* undisturbed starts of training remembered, for the baseline */
+
+/* A stretch in which the GPU worked for us without a break. */
+struct busy_run {
+    uint64_t begin_ns, end_ns;
+};
+
+/* One training process while a bubble of its GPU is in use. */
+struct host_watch {
+    uint64_t board_id;
+    uint32_t section;
+    bool told;           /* a record of its own has been written for it */
+    uint64_t seq;        /* its bubble */
+    uint64_t noticed_ns; /* when the end of that bubble was first seen */
+    uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
+    uint64_t started_ns; /* when its GPU passed the point before that launch; 0: not seen */
+    bool blind;          /* that moment will not be seen any more */
+    uint64_t counted_ns; /* waits up to here stand in records already */
+};
+
+struct intrusion {
+    struct host_watch watches[SFILL_MAX_BOARDS];
+    int count;
+    struct busy_run runs[INTRUSION_RUNS];
+    uint64_t runs_head;
+    uint64_t last_done_ns;
+    uint64_t polled_ns;
+    double switch_ns; /* from the end of our work until training computes */
+    uint64_t starts_ns[INTRUSION_STARTS]; /* from launch to start without us: upper bounds */
+    uint32_t starts_count;
+};
+
+void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int count,
+                     const char *uuid, uint64_t now_ns);
+void intrusion_ran(struct intrusion *in, uint64_t begin_ns, uint64_t end_ns);
+/* Looks at training's boards. True once every process that came back has been seen to start
+ * (or cannot be seen). */
+bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int count,
+                    uint64_t now_ns);
+bool intrusion_resumed(const struct intrusion *in);
+/* What one watched process waited since the last count, up to now_ns; counts it as told. */
+uint64_t intrusion_take(struct intrusion *in, int watch, const struct gate_host *hosts, int count,
+                        uint64_t now_ns);
+#endif

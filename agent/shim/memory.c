@@ -1,0 +1,150 @@
+/* memory.c - the device memory that this process holds, and its limit.
+ *
+ * Counted: every allocation that the hooks report, by handle, and for each GPU with a context an
+ * allowance for what the context itself takes (CONTEXT_BYTES: a driver of today takes 300 to
+ * 600 MiB; it cannot be asked beforehand). The limit is the fill job's on that GPU; this process
+ * keeps to it alone, the sum over several processes of a job is the agent's to watch. */
+#include <pthread.h>
+#include <stdlib.h>
+#include "gate.h"
+
+#define CONTEXT_BYTES (512ull << 20)
+
+struct held {
+    uint64_t handle; /* 0: free, 1: was used */
+    uint64_t bytes;
+    struct gate_gpu *gpu;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct held *table; /* open addressing */
+static size_t capacity, filled; /* filled counts used-before places too */
+
+/* What this thread has asked for and not reported yet, so that two askers cannot share room. */
+static __thread uint64_t asked_bytes;
+static __thread struct gate_gpu *asked_gpu;
+
+static struct held *place(struct held *in, size_t size, uint64_t handle) {
+    size_t at = handle * 0x9e3779b97f4a7c15ull >> 20;
+    for (size_t i = 0; i < size; i++) {
+        struct held *held = &in[(at + i) % size];
+        if (held->handle == handle || held->handle == 0)
+            return held;
+    }
+    return NULL;
+}
+
+static bool grow(void) {
+    size_t size = capacity ? capacity * 2 : 1024, live = 0;
+    struct held *bigger = calloc(size, sizeof *bigger);
+    if (!bigger)
+        return false;
+    for (size_t i = 0; i < capacity; i++) {
+        if (table[i].handle <= 1)
+            continue;
+        *place(bigger, size, table[i].handle) = table[i];
+        live++;
+    }
+    free(table);
+    table = bigger;
+    capacity = size;
+    filled = live;
+    return true;
+}
+
+uint64_t memory_limit(const struct gate_gpu *gpu) {
+    uint64_t own = policy_memory_limit(&gpu->page, gate.job_id);
+    return own ? own : gate.memory_limit_bytes;
+}
+
+static uint64_t limit_of(struct gate_gpu *gpu) {
+    pthread_mutex_lock(&gpu->lock);
+    uint64_t limit = memory_limit(gpu);
+    pthread_mutex_unlock(&gpu->lock);
+    return limit;
+}
+
+void memory_context_made(struct gate_gpu *gpu) {
+    pthread_mutex_lock(&lock);
+    if (!gpu->overhead_bytes) {
+        gpu->overhead_bytes = CONTEXT_BYTES;
+        atomic_fetch_add(&gpu->face->memory_bytes, CONTEXT_BYTES);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Gives back what an earlier request reserved and no allocation followed. */
+static void settle(void) {
+    if (asked_bytes)
+        atomic_fetch_sub(&asked_gpu->face->memory_bytes, asked_bytes);
+    asked_bytes = 0;
+}
+
+bool memory_ask(uint64_t bytes) {
+    struct gate_context *context;
+    if (!gate_context_of(NULL, &context) || !context)
+        return true; /* without a context the driver refuses by itself */
+    struct gate_gpu *gpu = gate_context_gpu(context);
+    uint64_t limit = limit_of(gpu);
+    pthread_mutex_lock(&lock);
+    settle();
+    bool fits = !limit || (bytes <= limit &&
+                           atomic_load(&gpu->face->memory_bytes) <= limit - bytes);
+    if (fits) {
+        asked_bytes = bytes;
+        asked_gpu = gpu;
+        atomic_fetch_add(&gpu->face->memory_bytes, bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!fits)
+        shim_log(1, "allocation of %llu bytes refused: the limit is %llu bytes",
+                 (unsigned long long)bytes, (unsigned long long)limit);
+    else if (!gate_stream_capturing())
+        gate_wait_open(gpu);
+    return fits;
+}
+
+void memory_took(uint64_t handle, uint64_t bytes) {
+    struct gate_gpu *gpu = asked_gpu;
+    struct gate_context *context;
+    if (!asked_bytes && gate_context_of(NULL, &context) && context)
+        gpu = gate_context_gpu(context);
+    pthread_mutex_lock(&lock);
+    settle();
+    bool room = filled * 2 < capacity || grow();
+    struct held *held = room ? place(table, capacity, handle) : NULL;
+    if (held && gpu && handle > 1) {
+        if (held->handle == handle) /* a free we did not see */
+            atomic_fetch_sub(&held->gpu->face->memory_bytes, held->bytes);
+        else
+            filled++;
+        *held = (struct held){handle, bytes, gpu};
+        atomic_fetch_add(&gpu->face->memory_bytes, bytes);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void memory_freed(uint64_t handle) {
+    pthread_mutex_lock(&lock);
+    struct held *held = capacity && handle > 1 ? place(table, capacity, handle) : NULL;
+    if (held && held->handle == handle) {
+        atomic_fetch_sub(&held->gpu->face->memory_bytes, held->bytes);
+        held->handle = 1;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void memory_info(size_t *free_bytes, size_t *total_bytes) {
+    struct gate_context *context;
+    if (!gate_context_of(NULL, &context) || !context)
+        return;
+    struct gate_gpu *gpu = gate_context_gpu(context);
+    uint64_t limit = limit_of(gpu), held = atomic_load(&gpu->face->memory_bytes);
+    if (!limit)
+        return;
+    uint64_t left = held < limit ? limit - held : 0;
+    if (total_bytes && *total_bytes > limit)
+        *total_bytes = limit;
+    if (free_bytes && *free_bytes > left)
+        *free_bytes = left;
+}
