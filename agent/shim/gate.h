@@ -13,7 +13,7 @@
 struct gate_gpu {
     pthread_mutex_t lock; /* over all below; never held while waiting */
     char uuid[SFILL_UUID_BYTES];
-    uint32_t index; /* on the fill board */
+    uint32_t index;    /* on the fill board */
     _Atomic bool used; /* a context is made or about to be made there */
     struct sfill_fill_gpu *face;
     struct gate_page page;
@@ -100,7 +100,7 @@ uint64_t memory_limit(const struct gate_gpu *gpu);
 
 /* reader.c: what the agent sends. */
 bool reader_adopt(const struct shim_answer *answer);
-int reader_board_fd(void); /* our own board's, -1: none yet */
+int reader_board_fd(void);        /* our own board's, -1: none yet */
 bool reader_take(int timeout_ms); /* false: the connection is gone */
 void reader_forget_all(void);
 #endif

@@ -11,8 +11,7 @@ static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask
         return SFILL_CLOSED_TOO_LONG;
     if (ask->weightless)
         return SFILL_OPEN;
-    if (ask->copy && ask->held_ns > LEAST_WAIT_FOR_COPY_NS &&
-        (!median || age_ns <= median / 4))
+    if (ask->copy && ask->held_ns > LEAST_WAIT_FOR_COPY_NS && (!median || age_ns <= median / 4))
         return SFILL_OPEN; /* longer than any bubble, but it leaves the multiprocessors alone */
     if (predict_end_near(&gpu->predictor, age_ns, ask->bound_ns))
         return SFILL_CLOSED_TOO_LONG;

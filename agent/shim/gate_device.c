@@ -20,8 +20,8 @@ static struct gate_gpu *find(const char *uuid) {
 
 /* Two megabytes a GPU, mostly untouched: straight from the kernel, not from the program's heap. */
 static struct gate_gpu *make(const char *uuid, uint32_t index) {
-    struct gate_gpu *gpu = mmap(NULL, sizeof *gpu, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct gate_gpu *gpu =
+        mmap(NULL, sizeof *gpu, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (gpu == MAP_FAILED)
         return NULL;
     pthread_mutex_init(&gpu->lock, NULL);

@@ -9,11 +9,11 @@
 #include "gate.h"
 #include "gate_driver.h"
 
-#define WATCH_NS 25000ull          /* between looks while something is about to happen */
-#define WATCH_MOST_NS 400000ull    /* between looks while only long operations run */
-#define IDLE_MS 40                 /* between looks at the heartbeat */
-#define UNMARKED_NS 100000ull      /* what has been unmarked for so long is marked from here */
-#define MESSAGES_NS 2000000ull     /* between looks at the socket while watching */
+#define WATCH_NS 25000ull       /* between looks while something is about to happen */
+#define WATCH_MOST_NS 400000ull /* between looks while only long operations run */
+#define IDLE_MS 40              /* between looks at the heartbeat */
+#define UNMARKED_NS 100000ull   /* what has been unmarked for so long is marked from here */
+#define MESSAGES_NS 2000000ull  /* between looks at the socket while watching */
 #define RECONNECT_NS 500000000ull
 
 static int wake_fd = -1;

@@ -13,13 +13,13 @@ struct gate_host {
 
 /* What one look at all boards of a GPU found. */
 struct idle_view {
-    enum sfill_closed closed;  /* SFILL_OPEN: every training process is idle */
-    uint64_t checked_ns;       /* when the look began */
-    uint64_t since_ns;         /* when the last of them became idle */
-    int host;                  /* index of that one; its bubble is the one to be used */
-    uint32_t section;          /* the GPU's section on that board */
-    uint32_t cause;            /* of its bubble */
-    uint64_t bubble_seq;       /* of its bubble */
+    enum sfill_closed closed; /* SFILL_OPEN: every training process is idle */
+    uint64_t checked_ns;      /* when the look began */
+    uint64_t since_ns;        /* when the last of them became idle */
+    int host;                 /* index of that one; its bubble is the one to be used */
+    uint32_t section;         /* the GPU's section on that board */
+    uint32_t cause;           /* of its bubble */
+    uint64_t bubble_seq;      /* of its bubble */
 };
 
 /* Looks twice at every board and calls training idle only when both looks agree (GATE.md,

@@ -10,10 +10,10 @@
 /* A mapped policy page and how fresh its heartbeat is on our own clock. */
 struct gate_page {
     const struct sfill_policy_page *page; /* NULL: none yet */
-    bool seen;             /* the heartbeat has been read at least once */
-    uint64_t heartbeat;    /* latest value read */
-    uint64_t polled_ns;    /* when it was last read */
-    uint64_t fresh_ns;     /* a time at which the heartbeat had certainly not been older */
+    bool seen;                            /* the heartbeat has been read at least once */
+    uint64_t heartbeat;                   /* latest value read */
+    uint64_t polled_ns;                   /* when it was last read */
+    uint64_t fresh_ns; /* a time at which the heartbeat had certainly not been older */
 };
 
 /* Numbers that the gate works with, copied from the page (one torn update harms nothing). */

@@ -22,8 +22,8 @@ void predict_refresh(struct predictor *predictor, uint64_t board_id,
     if (predictor->board_id == board_id && predictor->head == head &&
         predictor->section == section && predictor->cause == cause)
         return;
-    *predictor = (struct predictor){
-        .board_id = board_id, .head = head, .section = section, .cause = cause};
+    *predictor =
+        (struct predictor){.board_id = board_id, .head = head, .section = section, .cause = cause};
     uint64_t oldest = head > LOOK_BACK ? head - LOOK_BACK : 0;
     for (uint64_t i = head; i > oldest && predictor->count < PREDICT_SAMPLES; i--) {
         const struct sfill_bubble *bubble = &board->bubbles[(i - 1) % SFILL_BUBBLE_RING];

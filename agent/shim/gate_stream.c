@@ -11,14 +11,14 @@
 #include "gate_driver.h"
 
 #define CONTEXTS 32
-#define WORD_STRIDE 64          /* bytes: a cache line for each stream */
-#define MARK_OP_NS 20000u       /* an operation of this length has a marker of its own */
-#define MARK_SUM_NS 50000u      /* shorter ones have one for so much GPU time */
+#define WORD_STRIDE 64     /* bytes: a cache line for each stream */
+#define MARK_OP_NS 20000u  /* an operation of this length has a marker of its own */
+#define MARK_SUM_NS 50000u /* shorter ones have one for so much GPU time */
 #define WORDS_BYTES (FLIGHT_STREAMS * WORD_STRIDE)
 
 struct stream_key {
     CUstream handle;
-    pid_t thread;  /* CU_STREAM_PER_THREAD: whose */
+    pid_t thread;   /* CU_STREAM_PER_THREAD: whose */
     uint32_t entry; /* in the GPU's flight.streams */
     bool used;
 };
@@ -55,7 +55,8 @@ static pid_t thread_id(void) {
 
 /* Words for a context; it must be current. Without them each operation is waited for. */
 static void make_words(struct gate_context *context) {
-    void *words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *words =
+        mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (words == MAP_FAILED)
         return;
     madvise(words, WORDS_BYTES, MADV_DONTFORK);
@@ -128,7 +129,9 @@ bool gate_context_of(CUstream stream, struct gate_context **found) {
     return handle != NULL;
 }
 
-struct gate_gpu *gate_context_gpu(const struct gate_context *context) { return context->gpu; }
+struct gate_gpu *gate_context_gpu(const struct gate_context *context) {
+    return context->gpu;
+}
 
 static _Atomic uint64_t *word_of(const struct gate_context *context, uint32_t entry) {
     return (_Atomic uint64_t *)(void *)(context->words + (size_t)entry * WORD_STRIDE);

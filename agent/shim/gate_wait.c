@@ -26,8 +26,7 @@ void gate_poll(struct gate_gpu *gpu, uint64_t now_ns) {
     policy_poll(&gpu->page, now_ns);
     flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), gate_done_sink, gpu);
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
-    atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns,
-                          memory_order_relaxed);
+    atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns, memory_order_relaxed);
 }
 
 void gate_show(struct gate_gpu *gpu, enum sfill_closed closed) {
@@ -143,8 +142,7 @@ static void account_release(struct gate_gpu *gpu, const struct idle_view *view, 
     uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, view, compute, ignoring, now_ns);
     atomic_fetch_add_explicit(&gpu->face->released, 1, memory_order_relaxed);
     atomic_store_explicit(&gpu->face->last_release_ns, now_ns, memory_order_relaxed);
-    atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns,
-                          memory_order_relaxed);
+    atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns, memory_order_relaxed);
 }
 
 /* One attempt. The operation is in flight when this returns true. op NULL: only opening. */
@@ -215,8 +213,7 @@ static uint64_t wait_for(struct gate_gpu *gpu, const struct shim_op *op) {
             note_too_long(gpu, &w, bound_ns, median_ns, now_ns);
         pause_caller(&w, median_ns, now_ns);
         now_ns = shim_now_ns();
-        atomic_fetch_add_explicit(&gpu->face->wait_ns, now_ns - w.counted_ns,
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(&gpu->face->wait_ns, now_ns - w.counted_ns, memory_order_relaxed);
         w.counted_ns = now_ns;
     }
     serve_next(gpu);

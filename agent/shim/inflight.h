@@ -20,8 +20,8 @@ struct flown {
     uint64_t epoch;    /* idle_epoch() at its release; 0: training was not idle */
     uint32_t stream;
     enum flown_state state;
-    bool known; /* mean_ns is learned, not assumed */
-    bool alone; /* nothing else may be in flight with it */
+    bool known;   /* mean_ns is learned, not assumed */
+    bool alone;   /* nothing else may be in flight with it */
     bool compute; /* kernel or graph, else copy or set */
 };
 
@@ -41,7 +41,7 @@ struct flight {
     struct flown ops[FLIGHT_OPS];
     struct flight_stream streams[FLIGHT_STREAMS];
     uint32_t streams_used; /* entries [0, streams_used) may have a word */
-    uint64_t head, tail; /* operations [head, tail) may be in flight */
+    uint64_t head, tail;   /* operations [head, tail) may be in flight */
     uint32_t count;
     uint32_t alone; /* of them such that nothing may join */
     uint64_t in_flight_ns;
@@ -65,7 +65,8 @@ bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
 /* Takes a released operation in; returns its ticket. flight_has_room() must have said yes. */
 uint64_t flight_release(struct flight *flight, const struct flown *op);
 
-/* The operation stands in the stream (its value is set) or failed, or its blocking call returned. */
+/* The operation stands in the stream (its value is set) or failed, or its blocking call returned.
+ */
 void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint64_t now_ns);
 void flight_cancel(struct flight *flight, uint64_t ticket);
 void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, uint64_t epoch,

@@ -20,9 +20,9 @@
 #include <string.h>
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_acquire)
-#define LOOK_BACK 256u            /* later bubbles considered */
-#define BLIND_NS 5000000ull       /* longest wait for training's start after our end */
-#define COARSE_NS 500000ull       /* looks further apart than that place nothing */
+#define LOOK_BACK 256u      /* later bubbles considered */
+#define BLIND_NS 5000000ull /* longest wait for training's start after our end */
+#define COARSE_NS 500000ull /* looks further apart than that place nothing */
 #define DEFAULT_SWITCH_NS 100000.0
 #define DEFAULT_START_NS 10000ull /* launch to start undisturbed, until learned */
 #define SWITCHES_PER_STRETCH 2    /* to us and back */

@@ -6,8 +6,8 @@
 #include "board.h"
 #include "gate_idle.h"
 
-#define INTRUSION_RUNS 512   /* stretches of our own GPU use remembered */
-#define INTRUSION_STARTS 32  /* undisturbed starts of training remembered, for the baseline */
+#define INTRUSION_RUNS 512  /* stretches of our own GPU use remembered */
+#define INTRUSION_STARTS 32 /* undisturbed starts of training remembered, for the baseline */
 
 /* A stretch in which the GPU worked for us without a break. */
 struct busy_run {
@@ -34,7 +34,7 @@ struct intrusion {
     uint64_t runs_head;
     uint64_t last_done_ns;
     uint64_t polled_ns;
-    double switch_ns; /* from the end of our work until training computes */
+    double switch_ns;                     /* from the end of our work until training computes */
     uint64_t starts_ns[INTRUSION_STARTS]; /* from launch to start without us: upper bounds */
     uint32_t starts_count;
 };

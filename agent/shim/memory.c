@@ -17,7 +17,7 @@ struct held {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct held *table; /* open addressing */
+static struct held *table;      /* open addressing */
 static size_t capacity, filled; /* filled counts used-before places too */
 
 /* What this thread has asked for and not reported yet, so that two askers cannot share room. */
@@ -88,8 +88,8 @@ bool memory_ask(uint64_t bytes) {
     uint64_t limit = limit_of(gpu);
     pthread_mutex_lock(&lock);
     settle();
-    bool fits = !limit || (bytes <= limit &&
-                           atomic_load(&gpu->face->memory_bytes) <= limit - bytes);
+    bool fits =
+        !limit || (bytes <= limit && atomic_load(&gpu->face->memory_bytes) <= limit - bytes);
     if (fits) {
         asked_bytes = bytes;
         asked_gpu = gpu;

@@ -52,8 +52,8 @@ bool reader_adopt(const struct shim_answer *answer) {
     struct stat status;
     if (fstat(answer->board_fd, &status) != 0 || status.st_size < (off_t)size)
         return false;
-    void *at = mmap(gate.board, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                    answer->board_fd, 0);
+    void *at =
+        mmap(gate.board, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, answer->board_fd, 0);
     if (at == MAP_FAILED)
         return false;
     madvise(at, size, MADV_DONTFORK);

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_acquire)
-#define PART_NS 1000000000ull     /* a longer use is written in parts */
-#define QUIET_NS 200000000ull     /* unused for so long: the record is closed */
-#define IGNORING_NS 200000000ull  /* parts when training's state is ignored */
-#define SETTLE_NS 300000ull       /* after our last work training is watched so closely */
+#define PART_NS 1000000000ull    /* a longer use is written in parts */
+#define QUIET_NS 200000000ull    /* unused for so long: the record is closed */
+#define IGNORING_NS 200000000ull /* parts when training's state is ignored */
+#define SETTLE_NS 300000ull      /* after our last work training is watched so closely */
 
 static void write_record(struct uses *uses, const struct sfill_use *record) {
     if (!uses->board)
@@ -136,6 +136,5 @@ void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool
 bool uses_wants_polls(const struct uses *uses, uint64_t now_ns) {
     if (!uses->live || uses->ignoring)
         return false;
-    return intrusion_resumed(&uses->intrusion) ||
-           now_ns - uses->intrusion.last_done_ns < SETTLE_NS;
+    return intrusion_resumed(&uses->intrusion) || now_ns - uses->intrusion.last_done_ns < SETTLE_NS;
 }

@@ -14,9 +14,9 @@ struct uses {
     uint32_t gpu;                   /* index on that board */
     const char *uuid;
     bool live;
-    bool ignoring;        /* training's state is ignored: the record is closed by time */
-    uint64_t epoch;       /* idle_epoch() of the bubble in use */
-    uint64_t begun_ns;    /* when the record began */
+    bool ignoring;     /* training's state is ignored: the record is closed by time */
+    uint64_t epoch;    /* idle_epoch() of the bubble in use */
+    uint64_t begun_ns; /* when the record began */
     struct sfill_use record;
     struct intrusion intrusion;
 };
