@@ -11,6 +11,7 @@ local SETTINGS = {
    partition = "fill",     -- of fill jobs
    gres = "fill",          -- its slots are counted by this GRES
    slot_mib = "1024",      -- GPU memory of a slot
+   closed_gres = "closed", -- names GPUs of other nodes of the same host, so that Slurm denies them
    most_gib = "1024",      -- most that any twin can ever lend: a fill that asks for more would wait for ever
 }
 
@@ -102,9 +103,19 @@ local function has_trace(job_desc)
    look(function() return spank_variable(job_desc, "_SLURM_SPANK_OPTION_fill_fill") end)
    look(function() return names_partition(job_desc.partition, SETTINGS.partition) end)
    for _, field in ipairs(TRES_FIELDS) do
-      look(function() return asks_for(job_desc, { field }, { [SETTINGS.gres] = true }) end)
+      look(function()
+         return asks_for(job_desc, { field },
+            { [SETTINGS.gres] = true, [SETTINGS.closed_gres] = true })
+      end)
    end
    return found
+end
+
+local function check_closed(job_desc)
+   if asks_for(job_desc, TRES_FIELDS, { [SETTINGS.closed_gres] = true }) then
+      refuse("gres/%s stands for GPUs of another node and can't be asked for; leave it out",
+         SETTINGS.closed_gres)
+   end
 end
 
 local function check_fill_request(job_desc)
@@ -168,6 +179,7 @@ local function check_ordinary(job_desc)
 end
 
 local function submit(job_desc)
+   check_closed(job_desc)
    local spec = spank_variable(job_desc, "FILL_SPEC")
    if spec and spec ~= "" then
       if spank_variable(job_desc, "FILL_HOST_SPEC") then
@@ -183,6 +195,7 @@ end
 local function modify(job_desc, job_rec)
    local is_fill = job_rec.partition == SETTINGS.partition
    local partition = job_desc.partition
+   check_closed(job_desc)
    if is_fill then
       if partition and partition ~= "" and partition ~= SETTINGS.partition then
          refuse("a fill job can't leave partition %s; submit it anew without --fill",

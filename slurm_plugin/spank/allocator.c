@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Slurm hands options to programs inside a job by these variables. */
-#define INHERITED_FILL "_SLURM_SPANK_OPTION_fill_fill"
-#define INHERITED_FILL_HOST "_SLURM_SPANK_OPTION_fill_fill_host"
+/* Slurm hands options to whatever its commands start, and to the next component of a heterogeneous
+ * job, by environment variables, and processes these before the command line. */
+static const char *const inherited_names[][2] = {
+    [OPTION_FILL] = {"SLURM_SPANK__SLURM_SPANK_OPTION_fill_fill", "_SLURM_SPANK_OPTION_fill_fill"},
+    [OPTION_FILL_HOST] = {"SLURM_SPANK__SLURM_SPANK_OPTION_fill_fill_host",
+                          "_SLURM_SPANK_OPTION_fill_fill_host"},
+};
 
 struct request {
     bool given;
@@ -30,24 +34,36 @@ static bool inside_job(void) {
     return spank_context() == S_CTX_LOCAL && (getenv("SLURM_JOB_ID") || getenv("SLURM_JOBID"));
 }
 
+static const char *inherited(enum option option) {
+    return getenv(inherited_names[option][0]) ?: getenv(inherited_names[option][1]);
+}
+
+static void disinherit(enum option option) {
+    unsetenv(inherited_names[option][0]);
+    unsetenv(inherited_names[option][1]);
+}
+
 void allocator_start(spank_t spank) {
     (void)spank;
     /* A job that is submitted from within a job is no part of it and inherits nothing. */
     if (!inside_job()) {
-        unsetenv(INHERITED_FILL);
-        unsetenv(INHERITED_FILL_HOST);
+        disinherit(OPTION_FILL);
+        disinherit(OPTION_FILL_HOST);
     }
 }
 
 void allocator_option(enum option option, const char *value) {
     struct request *request = option == OPTION_FILL ? &fill : &host;
-    const char *name = option == OPTION_FILL ? INHERITED_FILL : INHERITED_FILL_HOST;
-    const char *inherited = getenv(name);
+    const char *leaked = inherited(option);
+    if (leaked && !inside_job()) { /* the component before this one asked, not this one */
+        disinherit(option);
+        return;
+    }
     forget(request);
     request->given = true;
     request->origin = option == OPTION_FILL ? "--fill" : "--fill-host";
-    /* An inherited option without a value comes as an empty one. */
-    if (value && !(*value == 0 && inherited && *inherited == 0))
+    /* A step's inherited option was checked at submission; without a value it reads "(null)". */
+    if (value && !(leaked && !strcmp(value, leaked)))
         request->value = strdup(value);
 }
 

@@ -7,7 +7,6 @@
 void arguments_default(struct arguments *a) {
     memset(a, 0, sizeof *a);
     strcpy(a->socket, "/run/sfill/sfilld.sock");
-    strcpy(a->jobs, "/run/sfill/jobs");
     strcpy(a->scontrol, "scontrol");
     strcpy(a->partition, "fill");
     a->limits.default_mib = 16 * 1024;
@@ -87,4 +86,12 @@ void expand_node(const char *pattern, const char *node, char *out, size_t size) 
             out[used++] = *n;
     }
     out[used] = 0;
+}
+
+void jobs_folder(const struct arguments *a, const char *node, char *out, size_t size) {
+    char pattern[PATH_MAX + 8];
+    const char *slash = strrchr(a->socket, '/');
+    int length = slash ? (int)(slash - a->socket) : 0;
+    snprintf(pattern, sizeof pattern, "%.*s/jobs", length, a->socket);
+    expand_node(*a->jobs ? a->jobs : pattern, node, out, size);
 }

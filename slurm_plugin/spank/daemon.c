@@ -6,9 +6,8 @@
 #include <unistd.h>
 
 void daemon_start(void) {
-    slurm_info("spank_fill: socket=%s preload=%s jobs=%s partition=%s", arguments.socket,
-               *arguments.preload ? arguments.preload : "(the agent's)", arguments.jobs,
-               arguments.partition);
+    slurm_info("spank_fill: socket=%s preload=%s partition=%s", arguments.socket,
+               *arguments.preload ? arguments.preload : "(the agent's)", arguments.partition);
     if (*arguments.preload && access(arguments.preload, R_OK) != 0)
         slurm_error("spank_fill: preload=%s can't be read: no fill job can run here, and training "
                     "runs without a monitor",

@@ -20,7 +20,8 @@
 #define BEGIN_FILL_MS 2000
 #define BEGIN_HOST_MS 1000
 #define BEGIN_OTHER_MS 200
-#define END_MS 15000
+#define END_HOST_MS 15000 /* until fills are off the GPUs */
+#define END_OTHER_MS 1000 /* nothing depends on it */
 #define REFUSED_DELAY_S 2 /* another node may have room */
 #define ABSENT_DELAY_S 30 /* this node will be asked again until its agent is back */
 
@@ -95,7 +96,7 @@ static bool read_job(struct job *job) {
         job->kind = *variable("SLURM_JOB_GPUS") ? JOB_HOST : JOB_OTHER;
     job->batch = !strcmp(variable("SPANK_FILL_BATCH"), "1");
     expand_node(arguments.socket, job->node, job->socket, sizeof job->socket);
-    expand_node(arguments.jobs, job->node, job->folder, sizeof job->folder);
+    jobs_folder(&arguments, job->node, job->folder, sizeof job->folder);
     read_spec(job);
     return job->job_id != 0;
 }
@@ -131,10 +132,12 @@ static void begin(struct job *job) {
 
 static void end(struct job *job) {
     char request[64], answer[AGENT_MESSAGE_SIZE];
+    struct job_record record = job_record_read(job->folder, job->node, job->job_id);
+    int bound_ms = job->kind == JOB_HOST && record.agent_answered ? END_HOST_MS : END_OTHER_MS;
     snprintf(request, sizeof request, "job_end\njob_id=%u\n", job->job_id);
-    if (agent_ask(job->socket, request, answer, END_MS) == AGENT_SILENT)
-        syslog(LOG_ERR, "job %u: the agent did not say within %d s that fills are off its GPUs",
-               job->job_id, END_MS / 1000);
+    if (agent_ask(job->socket, request, answer, bound_ms) == AGENT_SILENT)
+        syslog(LOG_ERR, "job %u: the agent did not say within %d ms that its GPUs are clean",
+               job->job_id, bound_ms);
     job_record_remove(job->folder, job->node, job->job_id);
 }
 

@@ -88,7 +88,7 @@ static void cancel_job(const char *scontrol, uint32_t job_id, const char *reason
     const char *slash = strrchr(scontrol, '/');
     snprintf(id, sizeof id, "%u", job_id);
     snprintf(job, sizeof job, "JobId=%u", job_id);
-    snprintf(comment, sizeof comment, "Comment=sfill: %s", reason);
+    snprintf(comment, sizeof comment, "Comment=sfill: this fill job can't run now: %s", reason);
     snprintf(scancel, sizeof scancel, "%.*sscancel", slash ? (int)(slash - scontrol + 1) : 0,
              scontrol);
     const char *notify[] = {scontrol, "notify", id, comment + strlen("Comment="), NULL};

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_SLOWDOWN_BP 10000 /* 100 % */
-#define SHOWN_BYTES 40        /* of a wrong word, in an error */
+#define MAX_SLOWDOWN_BP 2000 /* 20 %, as the agent allows */
+#define SHOWN_BYTES 40       /* of a wrong word, in an error */
 
 /* One item between commas: `key=value`, or a bare word when value is NULL. */
 struct item {
@@ -142,7 +142,7 @@ static bool parse_percent(const char *text, size_t length, uint32_t *bp) {
 }
 
 static bool parse_slowdown(const struct parse *parse, const struct item *item, uint32_t *bp) {
-    static const char *allowed = "write a per cent figure from 0.01 to 100, as in slowdown=1%";
+    static const char *allowed = "write a per cent figure from 0.01 to 20, as in slowdown=1%";
     char word[SHOWN_BYTES + 4];
     if (*bp)
         return fail(parse, "slowdown= is given twice; give it once");

@@ -98,7 +98,7 @@ int step_options_done(spank_t spank) {
         return ESPANK_SUCCESS;
     find_node(spank, node, sizeof node);
     expand_node(arguments.socket, node, role.socket, sizeof role.socket);
-    expand_node(arguments.jobs, node, folder, sizeof folder);
+    jobs_folder(&arguments, node, folder, sizeof folder);
     record = job_record_read(folder, node, job_id);
     bool deaf = !record.agent_answered && record.kind != JOB_FILL;
     snprintf(request, sizeof request, "step\njob_id=%u\nstep_id=%u\nuser_id=%u\n", job_id, step_id,
