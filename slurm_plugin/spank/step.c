@@ -133,23 +133,26 @@ static bool open_devices(void) {
 /* What the task's own standard error shows. */
 static void tell_task(const char *text) { dprintf(STDERR_FILENO, "sfill: %s\n", text); }
 
-/* A batch fill goes back to the queue; the step must not end before the kill comes, or the job
- * would count as failed. What Slurm can't requeue fails here. */
-static int stop_task(void) {
+/* A batch fill goes back to the queue; the task must not end before the kill comes, or the job
+ * would count as failed. What Slurm can't requeue fails here. Slurm's own way to fail, a negative
+ * answer, adds two lines about plugins and does nothing where the site wrote `optional`. */
+static void __attribute__((noreturn)) stop_task(void) {
     char text[sizeof role.reason + 64];
     snprintf(text, sizeof text, "this fill job can't run here: %s", role.reason);
     tell_task(text);
-    slurm_error("spank_fill: job %u step %u: %s", job_id, step_id, text);
+    slurm_info("spank_fill: job %u step %u: %s", job_id, step_id, text);
     if (step_id == STEP_BATCH && geteuid() == 0 && requeue_now(arguments.scontrol, job_id))
         sleep(REQUEUE_WAIT_S);
-    return -1;
+    _exit(EXIT_FAILURE);
 }
 
 int step_task_privileged(spank_t spank) {
     (void)spank;
     if (role.kind == ROLE_FILL)
         open_devices();
-    return role.kind == ROLE_REFUSED ? stop_task() : ESPANK_SUCCESS;
+    if (role.kind == ROLE_REFUSED)
+        stop_task();
+    return ESPANK_SUCCESS;
 }
 
 static void note_vain_option(spank_t spank) {
@@ -171,7 +174,7 @@ int step_task(spank_t spank) {
             step_environment_fill(spank, &role);
             return ESPANK_SUCCESS;
         }
-        return stop_task();
+        stop_task();
     case ROLE_HOST:
         if (access(role.preload, R_OK) == 0)
             step_environment_host(spank, &role);

@@ -138,7 +138,7 @@ def test_a_fill_keeps_what_the_user_chose() -> None:
     ],
 )
 def test_nonsense_in_a_fill_gets_one_sentence(fields: dict[str, Value], names: str) -> None:
-    answer = run(fill(**fields))
+    answer = run({**fill(), **fields})
     assert not answer.accepted
     (sentence,) = answer.told
     assert names in sentence
