@@ -113,7 +113,7 @@ class TrainingBoard(ctypes.Structure):
         ("ready", c_uint32),
         ("slots_used", c_uint32),
         ("gpus_used", c_uint32),
-        ("reserved0", c_uint32),
+        ("drained", c_uint32),
         ("bubble_head", c_uint64),
         ("gpus", GpuSection * MAX_GPUS),
         ("slots", StreamSlot * MAX_STREAMS),
@@ -160,7 +160,7 @@ class FillBoard(ctypes.Structure):
     _fields_ = (
         ("head", BoardHead),
         ("gpus_used", c_uint32),
-        ("reserved0", c_uint32),
+        ("drained", c_uint32),
         ("use_head", c_uint64),
         ("use_lost", c_uint64),
         # C aligns gpus to 64 bytes; ctypes of Python < 3.13 cannot say so.

@@ -36,10 +36,10 @@ enum sfill_shut {
 
 /* What began a bubble. */
 enum sfill_cause {
-    SFILL_CAUSE_HOST = 1,          /* queue ran dry: the host issued nothing */
-    SFILL_CAUSE_TAIL = 2,          /* host was blocked in a synchronising call when work ended */
-    SFILL_CAUSE_WAIT = 3,          /* stream stands in a wait for something unreached */
-    SFILL_CAUSE_COMMUNICATION = 4  /* only communication kernels run (bubble under MPS only) */
+    SFILL_CAUSE_HOST = 1,         /* queue ran dry: the host issued nothing */
+    SFILL_CAUSE_TAIL = 2,         /* host was blocked in a synchronising call when work ended */
+    SFILL_CAUSE_WAIT = 3,         /* stream stands in a wait for something unreached */
+    SFILL_CAUSE_COMMUNICATION = 4 /* only communication kernels run (bubble under MPS only) */
 };
 
 /* State in the two low bits of a GPU-written progress word; the rest is the operation index. */
@@ -111,8 +111,8 @@ struct sfill_training_board {
     _Atomic uint32_t ready;        /* 1 once the monitor follows every context and stream */
     _Atomic uint32_t slots_used;   /* slots [0, slots_used) may be live */
     _Atomic uint32_t gpus_used;    /* sections [0, gpus_used) are named */
-    uint32_t reserved0;
-    _Atomic uint64_t bubble_head; /* records written so far; ring index = head % ring */
+    _Atomic uint32_t drained;      /* [agent] bubbles read so far, low bits: survives its restart */
+    _Atomic uint64_t bubble_head;  /* records written so far; ring index = head % ring */
     struct sfill_gpu_section gpus[SFILL_MAX_GPUS] __attribute__((aligned(64)));
     struct sfill_stream_slot slots[SFILL_MAX_STREAMS] __attribute__((aligned(64)));
     struct sfill_bubble bubbles[SFILL_BUBBLE_RING];
@@ -138,22 +138,22 @@ struct sfill_use {
 
 struct sfill_fill_gpu {
     char uuid[SFILL_UUID_BYTES];
-    _Atomic uint32_t wants;          /* 1: an operation waits for the gate right now */
-    _Atomic uint32_t open;           /* 1: the gate is open as the gate sees it */
-    _Atomic uint32_t closed_reason;  /* enum sfill_closed: why it was last shut */
+    _Atomic uint32_t wants;         /* 1: an operation waits for the gate right now */
+    _Atomic uint32_t open;          /* 1: the gate is open as the gate sees it */
+    _Atomic uint32_t closed_reason; /* enum sfill_closed: why it was last shut */
     uint32_t reserved0;
-    _Atomic uint64_t released;       /* operations released in all */
+    _Atomic uint64_t released; /* operations released in all */
     _Atomic uint64_t last_release_ns;
-    _Atomic uint64_t in_flight_ns;   /* estimated GPU time released and not seen done */
-    _Atomic uint64_t memory_bytes;   /* device memory the process holds, counted by the shim */
-    _Atomic uint64_t held_too_long;  /* operations longer than any bubble seen (told in the log) */
-    _Atomic uint64_t wait_ns;        /* time operations waited for the gate, in all */
+    _Atomic uint64_t in_flight_ns;  /* estimated GPU time released and not seen done */
+    _Atomic uint64_t memory_bytes;  /* device memory the process holds, counted by the shim */
+    _Atomic uint64_t held_too_long; /* operations longer than any bubble seen (told in the log) */
+    _Atomic uint64_t wait_ns;       /* time operations waited for the gate, in all */
 };
 
 struct sfill_fill_board {
     struct sfill_board_head head;
     _Atomic uint32_t gpus_used;
-    uint32_t reserved0;
+    _Atomic uint32_t drained;  /* [agent] uses read so far, low bits: survives its restart */
     _Atomic uint64_t use_head; /* records written so far; ring index = head % ring */
     _Atomic uint64_t use_lost; /* records overwritten before the agent read them [agent] */
     struct sfill_fill_gpu gpus[SFILL_MAX_GPUS] __attribute__((aligned(64)));
@@ -162,26 +162,26 @@ struct sfill_fill_board {
 
 enum sfill_closed {
     SFILL_OPEN = 0,
-    SFILL_CLOSED_STALE = 1,    /* the agent's heartbeat is old, or no policy page yet */
-    SFILL_CLOSED_OFF = 2,      /* `sfill off`, draining or eviction */
-    SFILL_CLOSED_BUDGET = 3,   /* the host job's slowdown budget is spent */
-    SFILL_CLOSED_UNKNOWN = 4,  /* a training process without a board is on the GPU */
-    SFILL_CLOSED_BOARDS = 5,   /* the gate does not yet map all training boards, or one is shut */
-    SFILL_CLOSED_BUSY = 6,     /* training is busy */
-    SFILL_CLOSED_DWELL = 7,    /* idle, but not for long enough yet */
-    SFILL_CLOSED_IN_FLIGHT = 8,/* enough fill work is in flight */
-    SFILL_CLOSED_TOO_LONG = 9, /* the operation is longer than what is left of the bubble */
-    SFILL_CLOSED_TURN = 10,    /* another fill's turn */
-    SFILL_CLOSED_NO_HOST = 11  /* no training on this GPU: nothing to lend */
+    SFILL_CLOSED_STALE = 1,     /* the agent's heartbeat is old, or no policy page yet */
+    SFILL_CLOSED_OFF = 2,       /* `sfill off`, draining or eviction */
+    SFILL_CLOSED_BUDGET = 3,    /* the host job's slowdown budget is spent */
+    SFILL_CLOSED_UNKNOWN = 4,   /* a training process without a board is on the GPU */
+    SFILL_CLOSED_BOARDS = 5,    /* the gate does not yet map all training boards, or one is shut */
+    SFILL_CLOSED_BUSY = 6,      /* training is busy */
+    SFILL_CLOSED_DWELL = 7,     /* idle, but not for long enough yet */
+    SFILL_CLOSED_IN_FLIGHT = 8, /* enough fill work is in flight */
+    SFILL_CLOSED_TOO_LONG = 9,  /* the operation is longer than what is left of the bubble */
+    SFILL_CLOSED_TURN = 10,     /* another fill's turn */
+    SFILL_CLOSED_NO_HOST = 11   /* no training on this GPU: nothing to lend */
 };
 
 /* The agent's word on one fill job on this GPU. */
 struct sfill_policy_fill {
-    _Atomic uint64_t job_id;      /* 0: free entry */
-    _Atomic uint32_t allowed;     /* 1: may run */
-    _Atomic uint32_t reason;      /* enum sfill_closed when not allowed */
+    _Atomic uint64_t job_id;  /* 0: free entry */
+    _Atomic uint32_t allowed; /* 1: may run */
+    _Atomic uint32_t reason;  /* enum sfill_closed when not allowed */
     _Atomic uint64_t memory_limit_bytes;
-    _Atomic uint32_t turn;        /* position among turns (0 .. turns - 1) */
+    _Atomic uint32_t turn; /* position among turns (0 .. turns - 1) */
     uint32_t reserved0;
 };
 
@@ -190,22 +190,23 @@ struct sfill_policy_page {
     uint32_t version;
     uint32_t size_bytes;
     char uuid[SFILL_UUID_BYTES];
-    _Atomic uint64_t heartbeat;        /* counts up; a reader times it on its own clock */
-    _Atomic uint64_t boards_sequence;  /* odd while boards[] changes; also changes with it */
+    _Atomic uint64_t heartbeat;       /* counts up; a reader times it on its own clock */
+    _Atomic uint64_t boards_sequence; /* odd while boards[] changes; also changes with it */
     _Atomic uint32_t boards_count;
-    _Atomic uint32_t unknown_training; /* processes on the GPU that no board speaks for */
+    _Atomic uint32_t unknown_training;         /* processes on the GPU that no board speaks for */
     _Atomic uint64_t boards[SFILL_MAX_BOARDS]; /* ids of the training boards on this GPU */
-    _Atomic uint32_t dwell_us;         /* idle for so long before the first release */
-    _Atomic uint32_t in_flight_us;     /* GPU time in flight at most (all fills share it) */
-    _Atomic uint32_t min_bubble_us;    /* expected bubbles shorter than this are left alone */
-    _Atomic uint32_t unknown_op_us;    /* what an operation never seen counts as */
-    _Atomic uint32_t max_op_us;        /* longer operations never start; 0: no such limit */
-    _Atomic uint32_t turn_us;          /* length of one turn when several fills want the GPU */
-    _Atomic uint32_t turns;            /* fills that take turns */
-    _Atomic uint32_t flags;            /* SFILL_POLICY_* */
+    _Atomic uint32_t dwell_us;                 /* idle for so long before the first release */
+    _Atomic uint32_t in_flight_us;             /* GPU time in flight at most (all fills share it) */
+    _Atomic uint32_t min_bubble_us; /* expected bubbles shorter than this are left alone */
+    _Atomic uint32_t unknown_op_us; /* what an operation never seen counts as */
+    _Atomic uint32_t max_op_us;     /* longer operations never start; 0: no such limit */
+    _Atomic uint32_t turn_us;       /* length of one turn when several fills want the GPU */
+    _Atomic uint32_t turns;         /* fills that take turns */
+    _Atomic uint32_t flags;         /* SFILL_POLICY_* */
     struct sfill_policy_fill fills[SFILL_MAX_FILLS];
 };
-#define SFILL_POLICY_IGNORE_TRAINING 1u /* bench only: peers and loosened gates; never in a site's settings */
+#define SFILL_POLICY_IGNORE_TRAINING                                                               \
+    1u /* bench only: peers and loosened gates; never in a site's settings */
 
 #define SFILL_STALE_NS 500000000ull /* a heartbeat older than this shuts the gate */
 #endif
