@@ -1,0 +1,14 @@
+#!/bin/bash
+# Builds the C parts into build/ (or $BUILD): interposer, simulated GPU, SPANK plugin.
+# SFILL_PREBUILT=1: they were built elsewhere and carried here; nothing is compiled.
+set -euo pipefail
+[ -z "${SFILL_PREBUILT:-}" ] || exit 0
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${BUILD:-$repository/build}
+mkdir -p "$build"
+exec 9>"$build/.lock"
+flock 9
+for part in agent/shim deploy/sandbox/simgpu slurm_plugin/spank; do
+    [ -e "$repository/$part/Makefile" ] || continue # PARTIAL
+    make --no-print-directory -s -j2 -C "$repository/$part" BUILD="$build" || [ -n "${SFILL_PARTIAL:-}" ]
+done
