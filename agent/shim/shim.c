@@ -5,12 +5,6 @@
 #include "connect.h"
 #include "hooks.h"
 
-/* Weak until both roles are in the tree. */
-#pragma weak monitor_start
-#pragma weak monitor_ops
-#pragma weak gate_start
-#pragma weak gate_ops
-
 __thread int shim_inside;
 const struct shim_role_ops *_Atomic shim_ops;
 _Atomic bool shim_decided;
@@ -29,12 +23,12 @@ static const struct shim_role_ops *start(void) {
     struct shim_answer answer = {.board_fd = -1};
     enum shim_role role = shim_attach(&answer);
     pthread_atfork(NULL, NULL, in_child);
-    if (role == SHIM_MONITOR && monitor_start && monitor_start(&answer)) {
+    if (role == SHIM_MONITOR && monitor_start(&answer)) {
         atomic_store(&role_now, role);
         return &monitor_ops;
     }
     /* A gate never steps aside: without an agent it holds every launch. */
-    if (role == SHIM_GATE && gate_start && gate_start(&answer)) {
+    if (role == SHIM_GATE && gate_start(&answer)) {
         atomic_store(&role_now, role);
         return &gate_ops;
     }

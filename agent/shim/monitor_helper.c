@@ -1,0 +1,208 @@
+/* monitor_helper.c - the monitor's own thread: marks streams that have gone quiet, opens bubbles
+ * when a queue has run dry, keeps in touch with the agent. It sleeps when nothing is to be done. */
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "monitor.h"
+
+enum {
+    SLEEP_NS = 500000000,     /* nothing to do: look after the agent twice a second */
+    ACTIVE_NS = 400000,       /* the host is launching: nothing is quiet yet */
+    BLOCKED_NS = 1000000,     /* a thread waits in the driver and opens the bubble itself */
+    WATCH_NS = 100000,        /* all is marked: the queue will run dry soon */
+    WATCH_LONGER_NS = 400000, /* ... or not so soon */
+    WATCH_SHORT_ROUNDS = 20,
+    RECONNECT_NS = 500000000,
+    RECONNECT_MS = 50
+};
+
+static _Atomic uint32_t wake_word;
+static _Atomic int asleep;
+static _Atomic int in_driver;
+static bool reconnects = true;
+
+void monitor_helper_wake(void) {
+    if (!atomic_load(&asleep))
+        return;
+    atomic_fetch_add(&wake_word, 1);
+    syscall(SYS_futex, &wake_word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void sleep_ns(uint64_t duration_ns) {
+    struct timespec wait = {.tv_sec = (time_t)(duration_ns / 1000000000),
+                            .tv_nsec = (long)(duration_ns % 1000000000)};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &wait, NULL);
+}
+
+bool monitor_helper_leave_driver(uint64_t most_ns) {
+    uint64_t deadline = shim_now_ns() + most_ns;
+    while (atomic_load(&in_driver)) {
+        if (shim_now_ns() > deadline)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
+bool monitor_helper_enter_driver(void) {
+    static bool relaxed; /* our calls must not break a capture of another thread */
+    atomic_store(&in_driver, 1);
+    if (!relaxed && !atomic_load(&monitor_exiting)) {
+        int mode = CU_CAPTURE_MODE_RELAXED;
+        relaxed = monitor_driver.capture_mode(&mode) == CUDA_SUCCESS;
+    }
+    if (relaxed && !atomic_load(&monitor_exiting))
+        return true;
+    atomic_store(&in_driver, 0);
+    return false;
+}
+
+void monitor_helper_left_driver(void) { atomic_store(&in_driver, 0); }
+
+/* What one look at all streams found. */
+struct look {
+    bool active;  /* the host is at work on a stream, or was a moment ago */
+    bool waiting; /* a marked stream is not drained yet */
+    bool stuck;   /* a stream is busy that only its own thread may mark */
+};
+
+static void look_at(unsigned index, uint64_t now, struct look *look) {
+    struct sfill_stream_slot *slot = &monitor_board->slots[index];
+    struct monitor_stream *stream = &monitor_streams[index];
+    if (monitor_slot_drained(slot)) {
+        if (atomic_load(&stream->gone)) {
+            monitor_follow_lock();
+            if (atomic_load(&stream->gone) && atomic_load(&slot->state) != SFILL_SLOT_FREE &&
+                monitor_slot_drained(slot))
+                monitor_stream_free(index);
+            monitor_follow_unlock();
+        }
+        return;
+    }
+    uint64_t after = atomic_load(&slot->after), before = atomic_load(&slot->before);
+    uint64_t last = atomic_load(&slot->last_issue_ns);
+    if (after == before && atomic_load(&slot->marked) == before) {
+        look->waiting = true;
+        return;
+    }
+    if (after != before || (last < now && now - last < MONITOR_QUIET_NS) || last >= now) {
+        look->active = true;
+        return;
+    }
+    bool far_ahead = before - (atomic_load(&slot->done) >> 2) > MONITOR_AHEAD_MOST;
+    bool marked = false;
+    if (!far_ahead && monitor_helper_enter_driver()) {
+        marked = monitor_mark(index, MARK_BY_HELPER);
+        monitor_helper_left_driver();
+    }
+    if (marked)
+        look->waiting = true;
+    else
+        look->stuck = true;
+}
+
+static struct look look_at_all(void) {
+    struct look look = {false, false, false};
+    uint64_t now = shim_now_ns();
+    unsigned used = atomic_load(&monitor_board->slots_used);
+    for (unsigned i = 0; i < used; i++)
+        if (atomic_load(&monitor_board->slots[i].state) != SFILL_SLOT_FREE)
+            look_at(i, now, &look);
+    return look;
+}
+
+static bool open_bubbles(void) {
+    bool all = true;
+    for (unsigned gpu = 0; gpu < atomic_load(&monitor_board->gpus_used); gpu++) {
+        monitor_bubble_try_open(gpu, SFILL_CAUSE_HOST);
+        if (!(atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1))
+            all = false;
+    }
+    return all;
+}
+
+/* Launches for the agent's rates: summed here, so that no launch pays for it. */
+static void count_launches(void) {
+    static uint64_t seen[SFILL_MAX_STREAMS];
+    unsigned used = atomic_load(&monitor_board->slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        const struct sfill_stream_slot *slot = &monitor_board->slots[i];
+        if (atomic_load(&slot->state) == SFILL_SLOT_FREE) {
+            seen[i] = 0;
+            continue;
+        }
+        uint64_t before = atomic_load(&slot->before);
+        uint64_t more = before >= seen[i] ? before - seen[i] : before;
+        seen[i] = before;
+        unsigned gpu = atomic_load(&slot->gpu);
+        if (more && gpu < SFILL_MAX_GPUS)
+            atomic_fetch_add(&monitor_board->gpus[gpu].launches, more);
+    }
+}
+
+/* The board outlives the agent: one that starts again is offered it. */
+static void keep_in_touch(void) {
+    static uint64_t last_try_ns;
+    char text[4097];
+    int fd;
+    while (shim_connection() >= 0 && shim_receive(text, sizeof text, &fd, 0) > 0)
+        if (fd >= 0)
+            close(fd); /* nothing that is sent to a monitor carries one */
+    uint64_t now = shim_now_ns();
+    if (shim_connection() >= 0 || !reconnects || now - last_try_ns < RECONNECT_NS)
+        return;
+    last_try_ns = now;
+    struct shim_answer answer;
+    bool attached = shim_reattach(SHIM_MONITOR, monitor_board_descriptor(), &answer, RECONNECT_MS);
+    if (answer.board_fd >= 0) {
+        /* Not adopted: markers cannot move to another board, so this process lends no more. */
+        close(answer.board_fd);
+        reconnects = false;
+        monitor_shut(SFILL_SHUT_UNSUPPORTED, "the agent did not take the board back");
+    } else if (attached) {
+        monitor_announce_gpus();
+    }
+}
+
+static void nap(const struct look *look, bool all_open) {
+    static unsigned watched;
+    if (all_open && !look->waiting && !look->stuck && !look->active) {
+        uint32_t word = atomic_load(&wake_word);
+        atomic_store(&asleep, 1);
+        /* Whoever closes a bubble or makes a context wakes us, unless it came before the flag. */
+        if (open_bubbles()) {
+            struct timespec limit = {.tv_nsec = SLEEP_NS};
+            syscall(SYS_futex, &wake_word, FUTEX_WAIT_PRIVATE, word, &limit, NULL, 0);
+        }
+        atomic_store(&asleep, 0);
+        watched = 0;
+        return;
+    }
+    if (look->active) {
+        watched = 0;
+        sleep_ns(ACTIVE_NS);
+    } else if (atomic_load(&monitor_blocked) > 0 || (look->stuck && !look->waiting)) {
+        sleep_ns(BLOCKED_NS);
+    } else {
+        sleep_ns(watched++ < WATCH_SHORT_ROUNDS ? WATCH_NS : WATCH_LONGER_NS);
+    }
+}
+
+void monitor_helper_run(void) {
+    uint64_t touched_ns = 0;
+    while (!atomic_load(&monitor_exiting)) {
+        uint64_t now = shim_now_ns();
+        if (now - touched_ns >= RECONNECT_NS) {
+            touched_ns = now;
+            keep_in_touch();
+        }
+        struct look look = look_at_all();
+        bool all_open = open_bubbles();
+        count_launches();
+        nap(&look, all_open);
+    }
+}
