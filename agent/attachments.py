@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from agent.board import (
     LAYOUT_VERSION,
@@ -85,22 +86,46 @@ def new_fill_board(board_id: int, process_id: int) -> SharedMemory[FillBoard]:
     return memory
 
 
+class BoardIds(Protocol):
+    """Who knows which board ids are taken."""
+
+    def new_board_id(self) -> int:
+        """An id that no board has."""
+
+    def has_board(self, board_id: int) -> bool:
+        """Whether an attached board has this id."""
+
+
 def adopt_training_board(
-    descriptor: int, board_id: int, process_id: int
+    descriptor: int, process_id: int, ids: BoardIds
 ) -> SharedMemory[TrainingBoard]:
     """The board a process kept over a restart of the agent. Raises SharedMemoryError."""
     memory = SharedMemory.adopt(TrainingBoard, descriptor, MAGIC_TRAINING, LAYOUT_VERSION)
-    memory.view.head.board_id = board_id
-    memory.view.head.process_id = process_id
+    _adopt_head(memory.view.head, process_id, ids)
     return memory
 
 
-def adopt_fill_board(descriptor: int, board_id: int, process_id: int) -> SharedMemory[FillBoard]:
+def adopt_fill_board(descriptor: int, process_id: int, ids: BoardIds) -> SharedMemory[FillBoard]:
     """As adopt_training_board, for a fill's process."""
     memory = SharedMemory.adopt(FillBoard, descriptor, MAGIC_FILL, LAYOUT_VERSION)
-    memory.view.head.board_id = board_id
-    memory.view.head.process_id = process_id
+    _adopt_head(memory.view.head, process_id, ids)
     return memory
+
+
+def drained_before(head: int, low_bits: int, entries: int) -> int:
+    """How many records an agent that is gone had read of a ring, from its note in the board.
+
+    A note that makes no sense counts as: all of them.
+    """
+    pending = (head - low_bits) & 0xFFFFFFFF
+    return head - pending if pending <= entries else head
+
+
+def _adopt_head(head: BoardHead, process_id: int, ids: BoardIds) -> None:
+    # Records of uses name the board by its id: it is kept, unless a process made one up.
+    if head.board_id == 0 or ids.has_board(head.board_id):
+        head.board_id = ids.new_board_id()
+    head.process_id = process_id
 
 
 def _write_head(head: BoardHead, magic: int, size: int, board_id: int, process_id: int) -> None:

@@ -52,7 +52,7 @@ class Agent:
         self._drain = Drain(self.node, self.windows)
         self._finder = JobFinder(from_environment=settings.job_from_environment)
         self._eviction = Eviction(self.node, self._finder)
-        self._guard = Guard(self.node, self._finder)
+        self._guard = Guard(self.node, self._finder, self._eviction)
         self._shims = ShimVerbs(self.node, self._finder, self._drain)
         devices = Devices(settings, [each.minor for each in every])
         self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices)
@@ -127,6 +127,7 @@ class Agent:
         self.windows.close(now_ns())
         self.node.ledger.event("agent_ends", f"the agent of {self.settings.node} was told to stop")
         self.state.save(sums=True)
+        self.state.close()
         spooler.stop()
         if reporter is not None:
             reporter.stop()

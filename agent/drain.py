@@ -36,6 +36,7 @@ assert Use.check_age_max_ns.offset == 80
 _CAUSES = dict(enumerate(Cause, start=1))
 _LONGEST_NS = 24 * 3600 * 1_000_000_000
 _LARGEST = (1 << 63) - 1  # of a database's whole numbers
+_LOW_BITS = (1 << 32) - 1
 _REMEMBERED_BOARDS = 4096
 
 
@@ -63,6 +64,7 @@ class Drain:
         data, training.drained, lost = _BUBBLES.read(
             training.memory.raw, lambda: int(view.bubble_head), training.drained
         )
+        view.drained = training.drained & _LOW_BITS
         by_index: dict[int, list[tuple[int, int]]] = {}
         now = now_ns()
         for _, begin, end, gpu, _ in _BUBBLE.iter_unpack(data):
@@ -93,6 +95,7 @@ class Drain:
         data, fill.drained, lost = _USES.read(
             fill.memory.raw, lambda: int(view.use_head), fill.drained
         )
+        view.drained = fill.drained & _LOW_BITS
         if lost:
             fill.lost += lost
             view.use_lost = fill.lost

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.clock import now_ns
-from agent.eviction import signal_member
+from agent.eviction import Eviction, signal_member
 from agent.gpus import Gpu
 from agent.job_of_process import JobFinder
 from agent.node import Node
@@ -54,9 +54,10 @@ def scan(queries: GpuQueries, uuid: str) -> Scan:
 class Guard:
     """Applies scans to the node. Main thread only."""
 
-    def __init__(self, node: Node, finder: JobFinder) -> None:
+    def __init__(self, node: Node, finder: JobFinder, eviction: Eviction) -> None:
         self._node = node
         self._finder = finder
+        self._eviction = eviction
         self._sightings: dict[tuple[str, int], int] = {}
 
     def apply(self, scans: list[Scan]) -> None:
@@ -84,6 +85,7 @@ class Guard:
         gpu.unknown = self._sort(gpu, found) if self._node.settings.guard else 0
         if gpu.unknown and not before[1]:
             self._tell_unknown(gpu)
+        self._make_room(gpu)
         return before != (gpu.fault, gpu.unknown)
 
     def _sort(self, gpu: Gpu, found: Scan) -> int:
@@ -133,6 +135,14 @@ class Guard:
                 user=fill.user if fill else None,
             )
 
+    def _make_room(self, gpu: Gpu) -> None:
+        """The training's memory goes first: when the GPU runs short, the newest fill leaves."""
+        if gpu.free_bytes >= self._node.settings.evict_free_bytes:
+            return
+        fills = self._node.jobs.fills_of(gpu.uuid)
+        if fills and not any(fill.evicted for fill in fills):
+            self._eviction.begin(fills[-1:], "the GPU runs short of memory")
+
     def _tell_unknown(self, gpu: Gpu) -> None:
         host = self._node.jobs.host_of(gpu.uuid)
         self._node.ledger.event(
@@ -155,22 +165,24 @@ class GuardThread(threading.Thread):
         self._apply = apply
         self._loop = asyncio.get_running_loop()
         self._ending = threading.Event()
-        self._due: dict[str, float] = {}
+        self._scanned_ns: dict[str, int] = {}
 
     def run(self) -> None:
-        interval_ns = self._node.settings.guard_interval_s * 1e9
+        interval_s = self._node.settings.guard_interval_s
         while not self._ending.is_set():
-            now = now_ns()
-            scans = []
-            for uuid in self._node.gpus:
-                if self._due.get(uuid, 0) <= now:
-                    scans.append(scan(self._queries, uuid))
-                    busy = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))
-                    self._due[uuid] = now + interval_ns * (0.9 if busy else _SLOW_FACTOR)
+            due = [uuid for uuid in self._node.gpus if self._is_due(uuid)]
+            scans = [scan(self._queries, uuid) for uuid in due]
+            self._scanned_ns.update((each.uuid, each.began_ns) for each in scans)
             if scans:
                 with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
                     self._loop.call_soon_threadsafe(self._apply, scans)
-            self._ending.wait(self._node.settings.guard_interval_s)
+            self._ending.wait(interval_s)
+
+    def _is_due(self, uuid: str) -> bool:
+        lends = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))
+        intervals = 0.5 if lends else _SLOW_FACTOR - 0.5
+        age_ns = now_ns() - self._scanned_ns.get(uuid, -(1 << 62))
+        return age_ns >= intervals * self._node.settings.guard_interval_s * 1e9
 
     def stop(self) -> None:
         self._ending.set()

@@ -61,6 +61,9 @@ class Node:
         self._next_board_id += 1
         return self._next_board_id
 
+    def has_board(self, board_id: int) -> bool:
+        return board_id in self.trainings or board_id in self.fills
+
     # Views
 
     def trainings_on(self, gpu: str) -> list[Training]:

@@ -80,6 +80,11 @@ class AgentSettings(BaseSettings):
     reserve_bytes: int = Field(
         default=2 * GIB, ge=0, description="free memory of a GPU that is never lent, in bytes"
     )
+    evict_free_bytes: int = Field(
+        default=512 << 20,
+        ge=0,
+        description="with less free memory on a GPU the newest fill is evicted, in bytes",
+    )
     warm_up_s: float = Field(
         default=10.0,
         ge=0,

@@ -11,9 +11,11 @@ from agent.attachments import (
     Training,
     adopt_fill_board,
     adopt_training_board,
+    drained_before,
     new_fill_board,
     new_training_board,
 )
+from agent.board import BUBBLE_RING, USE_RING
 from agent.drain import Drain
 from agent.job_of_process import JobFinder, JobOfProcess
 from agent.jobs import FillJob, HostJob
@@ -89,15 +91,16 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
-        board_id = node.new_board_id()
         memory = (
-            adopt_training_board(kept, board_id, process.process_id)
+            adopt_training_board(kept, process.process_id, node)
             if kept >= 0
-            else new_training_board(board_id, process.process_id)
+            else new_training_board(node.new_board_id(), process.process_id)
         )
+        board_id = int(memory.view.head.board_id)
         training = Training(memory, self._watch(process), job, connection)
-        # What was written before an adoption was, for the most part, drained by the agent before.
-        training.drained = int(memory.view.bubble_head)
+        training.drained = drained_before(
+            int(memory.view.bubble_head), int(memory.view.drained), BUBBLE_RING
+        )
         node.trainings[board_id] = training
         self._answer(connection, "monitor", board_id, len(memory.raw), memory.descriptor, kept, {})
         if training.read_sections():
@@ -111,14 +114,16 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
-        board_id = node.new_board_id()
         memory = (
-            adopt_fill_board(kept, board_id, process.process_id)
+            adopt_fill_board(kept, process.process_id, node)
             if kept >= 0
-            else new_fill_board(board_id, process.process_id)
+            else new_fill_board(node.new_board_id(), process.process_id)
         )
+        board_id = int(memory.view.head.board_id)
         attached = Fill(memory, self._watch(process), job, connection, fill.gpu)
-        attached.drained = int(memory.view.use_head)
+        attached.drained = drained_before(
+            int(memory.view.use_head), int(memory.view.drained), USE_RING
+        )
         node.fills[board_id] = attached
         limits = {"job_id": str(fill.job_id), "memory_limit_bytes": str(fill.memory_bytes)}
         self._answer(connection, "gate", board_id, len(memory.raw), memory.descriptor, kept, limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.jobs import FillJob, HostJob
@@ -19,23 +20,34 @@ class StateFile:
     def __init__(self, folder: Path, node: Node) -> None:
         self._path = folder / f"sfilld-{node.settings.node}.json"
         self._node = node
-        self._written = self._written_without_sums = ""
+        self._asked = self._asked_without_sums = ""
+        self._writer = ThreadPoolExecutor(1, "state")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def save(self, *, sums: bool = False) -> None:
-        """Writes the file if the state changed, or, with `sums`, if only the jobs' sums have.
+        """Has the file written if the state changed, or, with `sums`, if only the sums have.
 
+        A thread writes: the main loop answers shims within their 50 ms, however slow the disk.
         A failure is logged, and tried again at the next change.
         """
-        text = self._text(sums=True)
-        identity = text if sums else self._text(sums=False)
-        if identity in (self._written, self._written_without_sums):
+        identity = self._text(sums=sums)
+        if identity in (self._asked, self._asked_without_sums):
             return
+        self._asked, self._asked_without_sums = self._text(sums=True), self._text(sums=False)
+        self._writer.submit(self._write, self._asked)
+
+    def _write(self, text: str) -> None:
+        if text != self._asked:
+            return  # a newer one waits already
         try:
             write_atomically(self._path, text)
-            self._written, self._written_without_sums = text, self._text(sums=False)
         except OSError as error:
             log.error("cannot write %s: %s", self._path, error)
+            self._asked = self._asked_without_sums = ""
+
+    def close(self) -> None:
+        """Waits until what was asked for is written."""
+        self._writer.shutdown()
 
     def _text(self, *, sums: bool) -> str:
         node = self._node

@@ -1,0 +1,244 @@
+"""Admission, refusal, eviction and the end of jobs, as Slurm's side sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.nvml import GpuError, GpuProcess
+from tests.unit.agent_peers import (
+    GIB,
+    FakeGpus,
+    FakeShim,
+    Peer,
+    RunningAgent,
+    fill_begins,
+    host_begins,
+    running,
+    settings_for,
+    train,
+    until,
+    uuid_of,
+)
+
+
+@pytest.fixture
+def gpus() -> FakeGpus:
+    return FakeGpus(2)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, gpus: FakeGpus) -> Iterator[RunningAgent]:
+    settings = settings_for(tmp_path, evict_grace_s=0.2, evict_kill_s=0.2, evict_wait_s=3)
+    with running(settings, gpus) as started:
+        yield started
+
+
+@pytest.fixture
+def shims() -> Iterator[list[FakeShim]]:
+    made: list[FakeShim] = []
+    yield made
+    for shim in made:
+        shim.close()
+
+
+def lendable(agent: RunningAgent, minor: int = 0) -> int:
+    node = agent.agent.node
+    return node.report_of(node.gpus[uuid_of(minor)]).lendable_slots
+
+
+def test_nothing_is_lent_before_a_monitor_is_ready(agent: RunningAgent) -> None:
+    host_begins(agent, 1)
+    answer = fill_begins(agent, 2)
+    assert answer.verb == "refused"
+    assert "no monitored process" in answer.get("reason")
+    assert lendable(agent) == 0
+
+
+def test_nothing_is_lent_during_warm_up(tmp_path: Path, shims: list[FakeShim]) -> None:
+    with running(settings_for(tmp_path, warm_up_s=0.5)) as agent:
+        host_begins(agent, 1)
+        shims.append(train(agent, 1))
+        assert "warming up" in fill_begins(agent, 2).get("reason")
+        until(lambda: lendable(agent) > 0)
+        assert fill_begins(agent, 2).verb == "ok"
+
+
+def test_observed_job_never_lends(agent: RunningAgent, shims: list[FakeShim]) -> None:
+    host_begins(agent, 1, spec="")
+    shims.append(train(agent, 1))
+    answer = fill_begins(agent, 2)
+    assert answer.verb == "refused"
+    assert "observe" in answer.get("reason")
+
+
+def test_room_is_the_host_limit_less_what_is_admitted(
+    agent: RunningAgent, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1, spec="on,mem=10G")
+    shims.append(train(agent, 1))
+    assert lendable(agent) == 10
+    assert fill_begins(agent, 2, "mem=6G").verb == "ok"
+    assert lendable(agent) == 4
+    refused = fill_begins(agent, 3, "mem=6G")
+    assert "6144 MiB" in refused.get("reason") and "4096 MiB" in refused.get("reason")
+    assert agent.slurm("job_end", job_id=2).verb == "ok"
+    assert lendable(agent) == 10
+
+
+def test_reserve_is_kept_free(agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]) -> None:
+    host_begins(agent, 1)
+    shims.append(train(agent, 1))
+    assert lendable(agent) == 18
+    gpus.free[uuid_of(0)] = 5 * GIB
+    until(lambda: lendable(agent) == 3)
+
+
+def test_fill_gets_the_gpu_with_most_bubble_time(
+    agent: RunningAgent, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1, gpus="0-1")
+    shims += [train(agent, 1, 0), train(agent, 1, 1)]
+    agent.agent.node.gpus[uuid_of(1)].bubble_share = 0.5
+    fill_begins(agent, 2)
+    assert agent.agent.node.jobs.fills[2].gpu == uuid_of(1)
+    step = agent.slurm("step", job_id=2, step_id=0, user_id=0)
+    assert step.verb == "fill"
+    assert step.get("cuda_visible_devices") == uuid_of(1)
+
+
+def test_step_of_host_refused_and_other_jobs(agent: RunningAgent) -> None:
+    host_begins(agent, 1, spec="observe")
+    fill_begins(agent, 2)
+    assert agent.slurm("step", job_id=1, step_id=0, user_id=0).get("mode") == "observe"
+    assert agent.slurm("step", job_id=2, step_id=0, user_id=0).verb == "refused"
+    assert agent.slurm("step", job_id=3, step_id=0, user_id=0).verb == "none"
+
+
+def test_unreadable_host_spec_only_watches(agent: RunningAgent) -> None:
+    assert host_begins(agent, 1, spec="on,mem=banana").verb == "ok"
+    host = agent.agent.node.jobs.hosts[1]
+    assert host.mode == "observe"
+    assert "mem=banana" in host.mode_reason
+
+
+def test_admission_is_told_twice_and_counts_once(
+    agent: RunningAgent, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1, spec="on,mem=10G")
+    shims.append(train(agent, 1))
+    fill_begins(agent, 2, "mem=6G")
+    assert fill_begins(agent, 2, "mem=6G").verb == "ok"
+    assert lendable(agent) == 4
+
+
+def test_end_of_host_evicts_and_asks_for_requeue(
+    agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1)
+    training = train(agent, 1)
+    shims.append(training)
+    fill_begins(agent, 2)
+    gate = FakeShim(2)
+    shims.append(gate)
+    gate.attach(agent, role="gate")
+    gate.take_pushes(0.1)
+    gpus.on_gpu[uuid_of(0)] = [GpuProcess(gate.process.pid, GIB)]
+    page = gate.pages[uuid_of(0)]
+    until(lambda: page.view.fills[0].allowed)
+
+    with Peer(agent.settings.socket_path) as epilog:
+        epilog.send("job_end", job_id=1)
+        until(lambda: not page.view.fills[0].allowed, 0.1)
+        assert agent.agent.node.requeue == {2}
+        assert "evict" in [each.verb for each in gate.take_pushes(0.1)]
+        # The fill ignores it: after the grace it is killed, and only then the epilog goes on.
+        gate.process.wait(3)
+        gpus.on_gpu[uuid_of(0)] = []
+        assert epilog.receive(5).verb == "ok"
+    [killed] = agent.events("killed")
+    assert killed["job_id"] == 2
+    report = agent.agent._report
+    assert report is not None and report.requeue == [2]
+
+
+def test_fill_that_ends_by_itself_is_not_requeued(
+    agent: RunningAgent, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1)
+    shims.append(train(agent, 1))
+    fill_begins(agent, 2)
+    agent.slurm("job_end", job_id=1)
+    agent.slurm("job_end", job_id=2)
+    assert agent.agent.node.requeue == set()
+
+
+def test_new_training_finds_no_fill_of_an_old_one(
+    agent: RunningAgent, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1)
+    shims.append(train(agent, 1))
+    fill_begins(agent, 2)
+    host_begins(agent, 5)
+    assert agent.agent.node.jobs.fills[2].evicted
+    assert list(agent.agent.node.jobs.hosts) == [5]
+
+
+def test_gpu_off_the_bus_lends_nothing_and_comes_back(
+    agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1)
+    shims.append(train(agent, 1))
+    assert lendable(agent) > 0
+    gpus.fault = GpuError("GPU is lost", lost=True)
+    until(lambda: lendable(agent) == 0)
+    assert agent.events("gpu")
+    gpus.fault = None
+    until(lambda: lendable(agent) > 0)
+
+
+def test_training_that_needs_memory_gets_it_back(
+    agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]
+) -> None:
+    host_begins(agent, 1)
+    shims.append(train(agent, 1))
+    fill_begins(agent, 2)
+    gpus.free[uuid_of(0)] = 100 << 20
+    until(lambda: agent.agent.node.jobs.fills[2].evicted)
+
+
+def test_malformed_packets_are_answered_with_an_error(agent: RunningAgent) -> None:
+    for verb, fields in (
+        ("job_begin", {"job_id": "x", "kind": "host"}),
+        ("job_begin", {"job_id": "1", "kind": "what"}),
+        ("dance", {}),
+    ):
+        answer = agent.slurm(verb, **fields)
+        assert answer.verb == "error"
+        assert answer.get("reason")
+    with Peer(agent.settings.socket_path) as peer:
+        peer.socket.send(b"\xff\xfe")
+        assert peer.receive().verb == "error"
+        peer.socket.send(b"x" * 5000)
+        assert peer.receive().verb == "error"
+
+
+def test_status_fits_one_packet_and_is_json(tmp_path: Path) -> None:
+    with running(settings_for(tmp_path), FakeGpus(60)) as agent:
+        answer = agent.slurm("status")
+        state = json.loads(answer.get("json"))
+        assert state["node"] == "n1"
+        assert state["gpus"]
+        assert state["cut"] is True
+
+
+def test_job_without_a_word_of_its_end_is_given_up(tmp_path: Path) -> None:
+    with running(settings_for(tmp_path, forget_after_s=5)) as agent:
+        host_begins(agent, 1)
+        assert 1 in agent.agent.node.jobs.hosts
+        until(lambda: 1 not in agent.agent.node.jobs.hosts, 12)
+        [event] = agent.events("host_ends")
+        assert "given up" in event["text"]

@@ -1,0 +1,107 @@
+"""A restarted agent goes on: jobs, switches, boards, and every record at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.clock import now_ns
+from tests.unit.agent_peers import (
+    FakeGpus,
+    FakeShim,
+    fill_begins,
+    host_begins,
+    running,
+    settings_for,
+    train,
+    until,
+    uuid_of,
+)
+
+
+@pytest.fixture
+def shims() -> Iterator[list[FakeShim]]:
+    made: list[FakeShim] = []
+    yield made
+    for shim in made:
+        shim.close()
+
+
+def write_use(gate: FakeShim, host_board_id: int) -> None:
+    board = gate.fill_board()
+    use = board.uses[board.use_head % len(board.uses)]
+    use.host_board_id = host_board_id
+    use.bubble_seq = 2 * board.use_head + 1
+    use.bubble_begin_ns = now_ns() - 3_000_000
+    use.first_release_ns = now_ns() - 2_500_000
+    use.last_done_ns = use.bubble_end_ns = now_ns() - 1_000_000
+    use.gpu_time_ns = 1_000_000
+    use.intrusion_ns = 7_000
+    use.kernels = 3
+    use.cause = 1
+    board.use_head += 1
+
+
+def test_filling_goes_on_after_a_restart(tmp_path: Path, shims: list[FakeShim]) -> None:
+    settings = settings_for(tmp_path)
+    with running(settings) as agent:
+        host_begins(agent, 1)
+        training = train(agent, 1)
+        fill_begins(agent, 2)
+        gate = FakeShim(2)
+        shims += [training, gate]
+        gate.attach(agent, role="gate")
+        write_use(gate, training.training_board().head.board_id)
+        until(lambda: len(agent.records("bubble_use")) == 1)
+        board_id = training.training_board().head.board_id
+
+    write_use(gate, board_id)
+    with running(settings) as agent:
+        assert list(agent.agent.node.jobs.fills) == [2]
+        answer = training.attach(agent, again=True)
+        assert answer.verb == "monitor"
+        assert answer.get("board_id") == str(board_id)
+        assert gate.attach(agent, role="gate", again=True).verb == "gate"
+        gate.pages.clear()
+        gate.boards.clear()
+        gate.take_pushes()
+        assert list(gate.boards) == [str(board_id)]
+        page = gate.pages[uuid_of(0)]
+        until(lambda: page.view.fills[0].allowed)
+        until(lambda: len(agent.records("bubble_use")) == 2)
+        uses = agent.records("bubble_use")
+        assert sorted(use["bubble_seq"] for use in uses) == [1, 3]
+        assert {use["host_job_id"] for use in uses} == {1}
+        host = agent.agent.node.jobs.hosts[1]
+        assert host.intrusion_us == pytest.approx(14.0)
+
+
+def test_something_else_than_a_board_is_not_adopted(tmp_path: Path, shims: list[FakeShim]) -> None:
+    with running(settings_for(tmp_path)) as agent:
+        host_begins(agent, 1)
+        shim = FakeShim(1)
+        shims.append(shim)
+        path = tmp_path / "false"
+        path.write_bytes(bytes(101440))
+        with path.open("r+b") as file:
+            shim.descriptor = file.fileno()
+            assert shim.attach(agent, again=True).verb == "aside"
+
+
+def test_off_survives_a_restart(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    with running(settings) as agent:
+        agent.slurm("off")
+    with running(settings) as agent:
+        assert agent.agent.node.off
+
+
+def test_damaged_state_file_means_a_new_begin(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    with running(settings) as agent:
+        host_begins(agent, 1)
+    (tmp_path / "state/sfilld-n1.json").write_text("{")
+    with running(settings, FakeGpus()) as agent:
+        assert agent.agent.node.jobs.hosts == {}
