@@ -71,6 +71,7 @@ static void training(void) {
     MEMBER(sfill_training_board, slots_used);
     MEMBER(sfill_training_board, gpus_used);
     MEMBER(sfill_training_board, drained);
+    MEMBER(sfill_training_board, drained);
     MEMBER(sfill_training_board, bubble_head);
     MEMBER(sfill_training_board, gpus);
     MEMBER(sfill_training_board, slots);
@@ -109,6 +110,7 @@ static void fill(void) {
     BEGIN(sfill_fill_board);
     MEMBER(sfill_fill_board, head);
     MEMBER(sfill_fill_board, gpus_used);
+    MEMBER(sfill_fill_board, drained);
     MEMBER(sfill_fill_board, drained);
     MEMBER(sfill_fill_board, use_head);
     MEMBER(sfill_fill_board, use_lost);

@@ -134,8 +134,9 @@ static void block_end(CUstream stream, enum shim_block scope, CUresult result) {
         monitor_done_by_host(proofs[i].slot, proofs[i].value);
     proof_count = 0;
     struct monitor_context *context = current_context();
-    if (context)
-        monitor_bubble_try_open(context->gpu, SFILL_CAUSE_TAIL);
+    /* Another stream is not done yet: the helper shall look more often now. */
+    if (context && !monitor_bubble_try_open(context->gpu, SFILL_CAUSE_TAIL))
+        monitor_helper_wake_after_block();
 }
 
 /* From here until the capture ends no marker is issued at all; one that the helper was about to

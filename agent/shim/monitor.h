@@ -102,13 +102,14 @@ void monitor_unlock_stream(struct monitor_stream *stream);
 
 /* monitor_bubble.c */
 bool monitor_drained(unsigned gpu);
-void monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause);
+bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause); /* true: one is open */
 /* Ends an open bubble of the slot's GPU; tells the GPU to note when it gets there, on request. */
 void monitor_bubble_close(unsigned gpu, const struct monitor_stream *stream);
 
 /* monitor_helper.c */
 void monitor_helper_run(void);
 void monitor_helper_wake(void);
+void monitor_helper_wake_after_block(void);
 bool monitor_helper_leave_driver(uint64_t most_ns); /* false: it is still inside */
 bool monitor_helper_enter_driver(void);
 void monitor_helper_left_driver(void);

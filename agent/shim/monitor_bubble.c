@@ -19,12 +19,13 @@ bool monitor_drained(unsigned gpu) {
     return true;
 }
 
-void monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause) {
+bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause) {
     struct sfill_gpu_section *section = &monitor_board->gpus[gpu];
     int free_now = 0;
-    if ((atomic_load(&section->bubble_seq) & 1) || !monitor_drained(gpu) ||
-        !atomic_compare_exchange_strong(&opening[gpu], &free_now, 1))
-        return;
+    if (atomic_load(&section->bubble_seq) & 1)
+        return true;
+    if (!monitor_drained(gpu) || !atomic_compare_exchange_strong(&opening[gpu], &free_now, 1))
+        return false;
     uint64_t sequence = atomic_load(&section->bubble_seq);
     if (!(sequence & 1)) {
         atomic_store(&section->bubble_begin_ns, shim_now_ns());
@@ -36,6 +37,7 @@ void monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause) {
             atomic_compare_exchange_strong(&section->bubble_seq, &sequence, sequence + 1);
     }
     atomic_store(&opening[gpu], 0);
+    return atomic_load(&section->bubble_seq) & 1;
 }
 
 static void record(unsigned gpu, uint64_t sequence, uint64_t begin_ns, uint64_t end_ns,

@@ -93,6 +93,7 @@ static struct monitor_context *add_current(CUcontext handle) {
     atomic_store(&context->board_here, 0);
     atomic_store(&context->blocking_streams, 0);
     atomic_store(&context->state, CONTEXT_LIVE);
+    monitor_helper_wake();
     return context;
 }
 

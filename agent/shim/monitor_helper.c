@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #include "monitor.h"
 
@@ -21,15 +20,27 @@ enum {
 };
 
 static _Atomic uint32_t wake_word;
-static _Atomic int asleep;
+/* What the helper may be woken from: the long sleep, or a nap while a thread is blocked. */
+enum sleep { SLEEP_NONE = 0, SLEEP_LONG = 1, SLEEP_BLOCKED = 2 };
+static _Atomic int asleep; /* enum sleep */
 static _Atomic int in_driver;
 static bool reconnects = true;
 
-void monitor_helper_wake(void) {
-    if (!atomic_load(&asleep))
+static void wake_from(int depth) {
+    if (atomic_load(&asleep) != depth)
         return;
     atomic_fetch_add(&wake_word, 1);
     syscall(SYS_futex, &wake_word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void monitor_helper_wake(void) { wake_from(SLEEP_LONG); }
+void monitor_helper_wake_after_block(void) { wake_from(SLEEP_BLOCKED); }
+
+/* `word` was read before `asleep` was set: a wake-up in between is not lost. */
+static void sleep_until_woken(uint32_t word, long most_ns) {
+    struct timespec limit = {.tv_nsec = most_ns};
+    syscall(SYS_futex, &wake_word, FUTEX_WAIT_PRIVATE, word, &limit, NULL, 0);
+    atomic_store(&asleep, SLEEP_NONE);
 }
 
 static void sleep_ns(uint64_t duration_ns) {
@@ -118,8 +129,7 @@ static struct look look_at_all(void) {
 static bool open_bubbles(void) {
     bool all = true;
     for (unsigned gpu = 0; gpu < atomic_load(&monitor_board->gpus_used); gpu++) {
-        monitor_bubble_try_open(gpu, SFILL_CAUSE_HOST);
-        if (!(atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1))
+        if (!monitor_bubble_try_open(gpu, SFILL_CAUSE_HOST))
             all = false;
     }
     return all;
@@ -170,23 +180,22 @@ static void keep_in_touch(void) {
 
 static void nap(const struct look *look, bool all_open) {
     static unsigned watched;
+    uint32_t word = atomic_load(&wake_word);
     if (all_open && !look->waiting && !look->stuck && !look->active) {
-        uint32_t word = atomic_load(&wake_word);
-        atomic_store(&asleep, 1);
-        /* Whoever closes a bubble or makes a context wakes us, unless it came before the flag. */
-        if (open_bubbles()) {
-            struct timespec limit = {.tv_nsec = SLEEP_NS};
-            syscall(SYS_futex, &wake_word, FUTEX_WAIT_PRIVATE, word, &limit, NULL, 0);
-        }
-        atomic_store(&asleep, 0);
         watched = 0;
+        atomic_store(&asleep, SLEEP_LONG);
+        /* Whoever closes a bubble or makes a context wakes us, unless it came before the flag. */
+        if (open_bubbles())
+            sleep_until_woken(word, SLEEP_NS);
+        atomic_store(&asleep, SLEEP_NONE);
         return;
     }
     if (look->active) {
         watched = 0;
         sleep_ns(ACTIVE_NS);
     } else if (atomic_load(&monitor_blocked) > 0 || (look->stuck && !look->waiting)) {
-        sleep_ns(BLOCKED_NS);
+        atomic_store(&asleep, SLEEP_BLOCKED);
+        sleep_until_woken(word, BLOCKED_NS);
     } else {
         sleep_ns(watched++ < WATCH_SHORT_ROUNDS ? WATCH_NS : WATCH_LONGER_NS);
     }
