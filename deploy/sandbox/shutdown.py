@@ -12,6 +12,7 @@ from deploy.sandbox.layout import Sandbox, SandboxError, load, record_path
 from deploy.sandbox.slurm_install import Client
 
 DEFAULT_FOLDER = "/tmp/sfill-sandbox"
+JOBS_TERM_S = 1.0
 JOBS_END_S = 15.0
 
 
@@ -60,9 +61,12 @@ def _end_jobs(sandbox: Sandbox) -> None:
     def jobs() -> list[str]:
         return client.run("squeue", "-h", "-a", "-o", "%A").stdout.split()
 
-    waiting = jobs()
-    if waiting:
-        client.run("scancel", *sorted(set(waiting)))
+    waiting = sorted(set(jobs()))
+    if not waiting:
+        return
+    client.run("scancel", *waiting)
+    if not services.wait_until(lambda: not jobs(), JOBS_TERM_S):
+        cgroups.end_job_processes(sandbox)  # rather than wait for KillWait
         services.wait_until(lambda: not jobs(), JOBS_END_S)
 
 

@@ -1,0 +1,1 @@
+"""Tests against a real Slurm, booted in a sandbox with simulated GPUs."""
