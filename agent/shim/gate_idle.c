@@ -107,11 +107,12 @@ struct idle_view idle_look(const struct gate_host *hosts, int count, const char 
     return view;
 }
 
+/* Never 0, which stands for "not idle". */
 uint64_t idle_epoch(const struct gate_host *hosts, int count, const char *uuid) {
-    uint64_t hash = (uint64_t)count;
+    uint64_t hash = 0x5f111e90c4ull + (uint64_t)count;
     for (int i = 0; i < count; i++) {
         int section = idle_section(hosts[i].board, uuid);
         mix(&hash, section < 0 ? 0 : LOAD(hosts[i].board->gpus[section].bubble_seq));
     }
-    return hash;
+    return hash ? hash : 1;
 }

@@ -1,0 +1,161 @@
+/* gate_glue.c - what tests need around the gate's pure parts: its globals without the hooks, and
+ * a training process that issues work on a thread of its own. Built by gate_library.py. */
+#include <stdlib.h>
+#include <string.h>
+#include "gate.h"
+
+struct gate_state gate;
+
+uint64_t memory_limit(const struct gate_gpu *gpu) {
+    return policy_memory_limit(&gpu->page, gate.job_id);
+}
+
+uint64_t gate_epoch(const struct gate_gpu *gpu) {
+    return idle_epoch(gpu->hosts, gpu->hosts_count, gpu->uuid);
+}
+
+/* One GPU of a fill. */
+struct gate_gpu *glue_new(const char *uuid, uint64_t job_id) {
+    struct gate_gpu *gpu = calloc(1, sizeof *gpu);
+    gate.board = calloc(1, sizeof *gate.board);
+    gate.job_id = job_id;
+    gate.evicted = false;
+    strncpy(gpu->uuid, uuid, sizeof gpu->uuid - 1);
+    gpu->face = &gate.board->gpus[0];
+    gpu->flight.durations = &gpu->durations;
+    gpu->uses.board = gate.board;
+    gpu->uses.uuid = gpu->uuid;
+    return gpu;
+}
+
+void glue_free(struct gate_gpu *gpu) {
+    free(gate.board);
+    gate.board = NULL;
+    free(gpu);
+}
+
+void glue_evict(int evicted) { gate.evicted = evicted; }
+void glue_page(struct gate_gpu *gpu, const struct sfill_policy_page *page) {
+    policy_map(&gpu->page, page);
+}
+void glue_poll(struct gate_gpu *gpu, uint64_t now_ns) { policy_poll(&gpu->page, now_ns); }
+void glue_host(struct gate_gpu *gpu, uint64_t id, const struct sfill_training_board *board) {
+    gpu->hosts[gpu->hosts_count++] = (struct gate_host){id, board};
+}
+void glue_forget(struct gate_gpu *gpu) { gpu->hosts_count = 0; }
+void glue_hold_memory(struct gate_gpu *gpu, uint64_t bytes) {
+    atomic_store(&gpu->face->memory_bytes, bytes);
+}
+
+int glue_decide(struct gate_gpu *gpu, uint64_t bound_ns, int alone, int weightless,
+                uint64_t now_ns) {
+    const struct gate_ask ask = {
+        .bound_ns = bound_ns, .alone = alone != 0, .weightless = weightless != 0};
+    struct idle_view view = {0};
+    return gate_decide(gpu, &ask, now_ns, &view);
+}
+
+/* Work in flight, on stream 0 with a word of the test's. */
+void glue_stream(struct gate_gpu *gpu, uint32_t index, const _Atomic uint64_t *word) {
+    gpu->flight.streams[index].word = word;
+    if (index >= gpu->flight.streams_used)
+        gpu->flight.streams_used = index + 1;
+}
+
+uint64_t glue_launch(struct gate_gpu *gpu, uint32_t stream, uint64_t shape, uint64_t now_ns,
+                     uint64_t unknown_ns, int idle) {
+    uint64_t mean = durations_mean(&gpu->durations, shape);
+    struct flown op = {.shape = shape,
+                       .release_ns = now_ns,
+                       .mean_ns = mean ? mean : unknown_ns,
+                       .bound_ns = mean ? durations_bound(&gpu->durations, shape) : unknown_ns,
+                       .known = mean != 0,
+                       .alone = mean == 0,
+                       .epoch = idle ? gate_epoch(gpu) : 0,
+                       .compute = true};
+    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
+    view.checked_ns = now_ns;
+    uint64_t ticket = flight_release(&gpu->flight, &op);
+    uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, &view, true, !idle, now_ns);
+    flight_issued(&gpu->flight, ticket, stream, now_ns);
+    return gpu->flight.streams[stream].issued;
+}
+
+static void sink(const struct flight_done *done, void *gpu) {
+    uses_done(&((struct gate_gpu *)gpu)->uses, done);
+}
+
+void glue_look(struct gate_gpu *gpu, uint64_t now_ns) {
+    flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), sink, gpu);
+    uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
+}
+
+uint64_t glue_mean(struct gate_gpu *gpu, uint64_t shape) {
+    return durations_mean(&gpu->durations, shape);
+}
+void glue_learn(struct gate_gpu *gpu, uint64_t shape, uint64_t ns, int exact) {
+    durations_learn(&gpu->durations, shape, ns, exact != 0);
+}
+uint64_t glue_in_flight(const struct gate_gpu *gpu) { return gpu->flight.in_flight_ns; }
+uint32_t glue_count(const struct gate_gpu *gpu) { return gpu->flight.count; }
+const struct sfill_fill_board *glue_board(void) { return gate.board; }
+
+/* A training process: issues and finishes work by the monitor's rules, as fast as it can. What
+ * the GPU truly does is told by `truth`: even while it computes, odd while it is idle. */
+struct racer {
+    struct sfill_training_board *board;
+    _Atomic uint64_t truth;
+    _Atomic bool stop;
+    pthread_t thread;
+};
+
+static void iterate(struct racer *racer, uint64_t number) {
+    struct sfill_training_board *board = racer->board;
+    struct sfill_gpu_section *gpu = &board->gpus[0];
+    uint32_t slot = number % 3;
+    struct sfill_stream_slot *stream = &board->slots[slot];
+    uint64_t seq = atomic_load(&gpu->bubble_seq);
+    uint64_t index = atomic_fetch_add(&stream->before, 1) + 1;
+    atomic_store(&gpu->resume_seq, seq);
+    atomic_store(&gpu->bubble_seq, seq + 1);
+    atomic_fetch_add(&racer->truth, 1); /* the launch: from here on it computes */
+    atomic_fetch_add(&stream->after, 1);
+    for (volatile int spin = 0; spin < (int)(number % 50); spin++)
+        ;
+    atomic_fetch_add(&racer->truth, 1); /* done */
+    atomic_store(&stream->done, SFILL_WORD(index, SFILL_WORD_DONE));
+    atomic_store(&gpu->bubble_begin_ns, shim_now_ns());
+    atomic_store(&gpu->bubble_seq, seq + 2);
+    for (volatile int spin = 0; spin < (int)(number % 37); spin++)
+        ;
+}
+
+static void *race(void *argument) {
+    struct racer *racer = argument;
+    for (uint64_t i = 0; !atomic_load(&racer->stop); i++)
+        iterate(racer, i);
+    return NULL;
+}
+
+/* Looks that found idle although training computed from before the look until after it. */
+uint64_t glue_race(struct sfill_training_board *board, const char *uuid, uint64_t looks,
+                   uint64_t *idle_looks) {
+    struct racer racer = {.board = board, .truth = 1};
+    const struct gate_host host = {1, board};
+    uint64_t wrong = 0;
+    *idle_looks = 0;
+    if (pthread_create(&racer.thread, NULL, race, &racer) != 0)
+        return UINT64_MAX;
+    for (uint64_t i = 0; i < looks; i++) {
+        uint64_t before = atomic_load(&racer.truth);
+        struct idle_view view = idle_look(&host, 1, uuid);
+        uint64_t after = atomic_load(&racer.truth);
+        if (view.closed != SFILL_OPEN)
+            continue;
+        ++*idle_looks;
+        wrong += before == after && before % 2 == 0;
+    }
+    atomic_store(&racer.stop, true);
+    pthread_join(racer.thread, NULL);
+    return wrong;
+}
