@@ -12,6 +12,7 @@ local SETTINGS = {
    gres = "fill",          -- its slots are counted by this GRES
    slot_mib = "1024",      -- GPU memory of a slot
    closed_gres = "closed", -- names GPUs of other nodes of the same host, so that Slurm denies them
+   gres_prefix = "auto",   -- how this Slurm writes a GRES among its TRES: "gres:" until 23.02, then "gres/"
    most_gib = "1024",      -- most that any twin can ever lend: a fill that asks for more would wait for ever
 }
 
@@ -40,6 +41,16 @@ local function read_settings()
       end
    end
    file:close()
+end
+
+-- The release says how a GRES is written; this script runs inside slurmctld, so ask that program.
+local function find_gres_prefix()
+   if SETTINGS.gres_prefix ~= "auto" then return end
+   local pipe = io.popen("/proc/$PPID/exe -V 2>/dev/null")
+   local major, minor = string.match(pipe:read("*l") or "", "(%d+)%.(%d+)")
+   pipe:close()
+   local release = (tonumber(major) or 99) * 100 + (tonumber(minor) or 0)
+   SETTINGS.gres_prefix = release < 2311 and "gres:" or "gres/"
 end
 
 -- spank_job_env counts from 0 in the releases we know; one that counts from 1 is read as well.
@@ -149,7 +160,7 @@ local function make_fill(job_desc, spec)
    local slots = math.ceil(memory_mib / tonumber(SETTINGS.slot_mib))
    -- Other --gres (licences, scratch) stay; "" is how Slurm's Lua says none.
    local others = job_desc.tres_per_node
-   local mine = string.format("gres:%s:%d", SETTINGS.gres, slots)
+   local mine = string.format("%s%s:%d", SETTINGS.gres_prefix, SETTINGS.gres, slots)
    job_desc.tres_per_node = (others and others ~= "") and (others .. "," .. mine) or mine
    job_desc.partition = SETTINGS.partition
    if (job_desc.min_nodes or NO_VAL) >= NO_VAL then
@@ -248,8 +259,10 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
    return guarded("modification", traced, function() modify(job_desc, job_rec) end)
 end
 
-local ok, problem = pcall(read_settings)
-if not ok then slurm.log_error("job_submit/sfill: sfill_submit.conf: %s", tostring(problem)) end
-slurm.log_info("job_submit/sfill: partition=%s gres=%s slot=%s MiB most=%s GiB", SETTINGS.partition,
-   SETTINGS.gres, SETTINGS.slot_mib, SETTINGS.most_gib)
+for _, step in ipairs({ read_settings, find_gres_prefix }) do
+   local ok, problem = pcall(step)
+   if not ok then slurm.log_error("job_submit/sfill: settings: %s", tostring(problem)) end
+end
+slurm.log_info("job_submit/sfill: partition=%s %s%s slot=%s MiB most=%s GiB", SETTINGS.partition,
+   SETTINGS.gres_prefix, SETTINGS.gres, SETTINGS.slot_mib, SETTINGS.most_gib)
 return slurm.SUCCESS

@@ -102,7 +102,7 @@ def test_a_fill_becomes_partition_and_slots(spec: str, slots: int) -> None:
     answer = run(fill(spec))
     assert answer.accepted
     assert answer.job["partition"] == "fill"
-    assert answer.job["tres_per_node"] == f"gres:fill:{slots}"
+    assert answer.job["tres_per_node"] == f"gres/fill:{slots}"
     assert (answer.job["min_nodes"], answer.job["max_nodes"]) == ("1", "1")
     assert answer.job["requeue"] == "1"
 
@@ -112,7 +112,7 @@ def test_a_fill_keeps_what_the_user_chose() -> None:
     assert answer.accepted
     assert (answer.job["min_nodes"], answer.job["max_nodes"]) == ("2", "3")
     assert answer.job["requeue"] == "0"
-    assert answer.job["tres_per_node"] == "gres:scratch:1,gres:fill:16"
+    assert answer.job["tres_per_node"] == "gres:scratch:1,gres/fill:16"
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,16 @@ def test_an_ordinary_job_is_left_as_it_came(job: Job) -> None:
 def test_settings_beside_the_script_hold(tmp_path: Path) -> None:
     script = tmp_path / "job_submit.lua"
     script.write_text(SCRIPT.read_text())
-    (tmp_path / "sfill_submit.conf").write_text("# site\nmost_gib = 24\npartition = lend\nwrong\n")
+    (tmp_path / "sfill_submit.conf").write_text(
+        "# site\nmost_gib = 24\npartition = lend\ngres_prefix = gres:\nwrong\n"
+    )
     answer = run(fill("mem=25G"), script=script)
     assert not answer.accepted
     assert "the most is mem=24G" in answer.told[0]
     assert answer.logged == ["log:job_submit/sfill: sfill_submit.conf: 'wrong' is no setting"]
-    assert run(fill("mem=24G"), script=script).job["partition"] == "lend"
+    job = run(fill("mem=24G"), script=script).job
+    assert job["partition"] == "lend"
+    assert job["tres_per_node"] == "gres:fill:24"
 
 
 FILL_RECORD = {"job_id": 7, "partition": "fill"}
