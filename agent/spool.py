@@ -109,15 +109,15 @@ class Spool:
                 return
             self.acknowledged = sequence
             self._pending = {key: text for key, text in self._pending.items() if key > sequence}
-            done = [segment for segment in self._segments if segment.last <= sequence]
-            # The last segment stays while it grows: the next number is known from it.
-            if done and (
-                done[-1] is not self._segments[-1] or done[-1].size_bytes > _SEGMENT_BYTES
-            ):
+            done = [each for each in self._segments if each.last <= sequence]
+            if done and done[-1] is self._segments[-1] and not self._is_whole(done[-1]):
+                done.pop()  # it grows on
+            if done:
+                # First the number, then the files that it is known from.
                 self._write_head()
-                for segment in done:
-                    segment.path.unlink(missing_ok=True)
-                    self._segments.remove(segment)
+            for segment in done:
+                segment.path.unlink(missing_ok=True)
+                self._segments.remove(segment)
 
     def close(self) -> None:
         """Keeps the acknowledged number for the next start."""
@@ -159,12 +159,16 @@ class Spool:
         return segments
 
     def _open_segment(self, sequence: int) -> _Segment:
-        if self._segments and self._segments[-1].size_bytes < _SEGMENT_BYTES:
+        if self._segments and not self._is_whole(self._segments[-1]):
             return self._segments[-1]
         path = self._folder / f"{sequence:016d}.batches"
         segment = _Segment(path, sequence, sequence - 1, 0)
         self._segments.append(segment)
         return segment
+
+    def _is_whole(self, segment: _Segment) -> bool:
+        """Whether a segment is not to grow any more: a small spool has small segments."""
+        return segment.size_bytes >= min(_SEGMENT_BYTES, self._max_bytes // 8)
 
     def _write(self, segment: _Segment, line: bytes) -> None:
         descriptor = os.open(

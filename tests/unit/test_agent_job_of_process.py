@@ -1,0 +1,75 @@
+"""Slurm's cgroup paths, and paths that only look like them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from agent.job_of_process import JobFinder, JobOfProcess, job_in_cgroups, job_in_environment
+
+V1 = "9:name=systemd:/\n5:devices:{path}\n4:memory:/process_api/a6\n0::/\n"
+V2 = "0::{path}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "expected"),
+    [
+        (V1, "/slurm/uid_1000/job_12/step_0/task_0", JobOfProcess(12, "0", "")),
+        (V1, "/slurm_n1/uid_1000/job_12/step_batch/task_0", JobOfProcess(12, "batch", "n1")),
+        (V1, "/slurm_n1/uid_0/job_12/step_0", JobOfProcess(12, "0", "n1")),
+        (V1, "/slurm_f1/uid_0/job_7/step_extern/task_special", JobOfProcess(7, "extern", "f1")),
+        (V1, "/slurm_n1/uid_0/job_12", JobOfProcess(12, "", "n1")),
+        (
+            V2,
+            "/system.slice/slurmstepd.scope/job_12/step_0/user/task_0",
+            JobOfProcess(12, "0", ""),
+        ),
+        (
+            V2,
+            "/system.slice/n1_slurmstepd.scope/job_12/step_batch/slurm",
+            JobOfProcess(12, "batch", "n1"),
+        ),
+        (V2, "/f1_slurmstepd.scope/job_3/step_0/user/task_0", JobOfProcess(3, "0", "f1")),
+    ],
+)
+def test_paths_of_slurm(text: str, path: str, expected: JobOfProcess) -> None:
+    assert job_in_cgroups(text.format(path=path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (V1, "/"),
+        (V1, "/slurm_n1"),
+        (V1, "/slurm_n1/uid_0/job_x"),
+        (V1, "/user/evil/slurm_n1/uid_0/job_12/step_0"),
+        (V1, "/slurm_n1/uid_0/job_12x"),
+        (V2, "/user.slice/user-1000.slice/slurmstepd.scope/job_12/step_0"),
+        (V2, "/user.slice/user@1000.service/system.slice/slurmstepd.scope/job_12"),
+        (V2, "/system.slice/slurmd.service"),
+        # Version 1's form on version 2's line is no job, and the other way round.
+        (V2, "/slurm/uid_0/job_12/step_0"),
+        (V1, "/system.slice/slurmstepd.scope/job_12/step_0"),
+    ],
+)
+def test_other_paths_are_no_job(text: str, path: str) -> None:
+    assert job_in_cgroups(text.format(path=path)) is None
+
+
+def test_line_with_a_step_wins() -> None:
+    text = "5:devices:/slurm_n1/uid_0/job_12/step_1\n6:freezer:/slurm_n1/uid_0/job_12\n"
+    assert job_in_cgroups(text) == JobOfProcess(12, "1", "n1")
+    assert job_in_cgroups("\n".join(reversed(text.splitlines()))) == JobOfProcess(12, "1", "n1")
+
+
+def test_environment_is_for_tests() -> None:
+    assert job_in_environment(b"A=1\0SLURM_JOB_ID=5\0SLURM_STEP_ID=2\0") == JobOfProcess(5, "2", "")
+    assert job_in_environment(b"SLURM_JOB_ID=x\0") is None
+    assert job_in_environment(b"") is None
+
+
+def test_process_that_is_gone_has_no_job() -> None:
+    finder = JobFinder()
+    assert finder.job_of(2**22 + 1) is None
+    assert finder.job_of(os.getpid()) is None

@@ -1,0 +1,138 @@
+"""Records reach the controller exactly once, whatever fails in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import spool as spool_module
+from agent.clock import UtcClock
+from agent.ledger import Ledger
+from agent.reporter import Spooler
+from agent.spool import Spool, SpoolFullError
+
+MANY = 1 << 30
+
+
+def numbers(spool: Spool) -> list[int]:
+    """The numbers of the records that wait, oldest batch only."""
+    batch = spool.oldest()
+    return [] if batch is None else [int(each["n"]) for each in json.loads(batch.text)["records"]]
+
+
+def record(n: int) -> str:
+    return json.dumps({"n": n})
+
+
+def test_batches_are_numbered_from_one_and_resent_until_acknowledged(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    assert [spool.append([record(n)]) for n in range(3)] == [1, 2, 3]
+    assert numbers(spool) == [0]
+    assert numbers(spool) == [0]
+    spool.acknowledge(2)
+    assert numbers(spool) == [2]
+    spool.acknowledge(1)
+    spool.acknowledge(99)
+    assert spool.oldest() is None
+    assert spool.append([record(9)]) == 4
+
+
+def test_restart_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    for n in range(5):
+        spool.append([record(n)])
+    spool.acknowledge(2)
+    spool.close()
+    again = Spool(tmp_path, MANY)
+    assert again.boot_id == spool.boot_id
+    assert numbers(again) == [2]
+    assert again.append([record(5)]) == 6
+
+
+def test_kill_before_the_acknowledgement_was_noted_sends_again_the_same(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    spool.append([record(0)])
+    first = spool.oldest()
+    spool.acknowledge(1)
+    again = Spool(tmp_path, MANY)  # no close: killed
+    assert again.oldest() == first
+    assert again.append([record(1)]) == 2
+
+
+def test_torn_last_batch_is_cut_off_and_its_number_used_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    spool.append([record(0)])
+    [segment] = tmp_path.glob("*.batches")
+    with segment.open("a") as file:
+        file.write('{"boot_id":"x","sequence":2,"rec')
+    again = Spool(tmp_path, MANY)
+    assert again.last == 1
+    assert again.append([record(1)]) == 2
+    again.acknowledge(1)
+    assert numbers(again) == [1]
+
+
+def test_segments_go_once_acknowledged_and_the_bound_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "_SEGMENT_BYTES", 500)
+    spool = Spool(tmp_path, 5000)
+    with pytest.raises(SpoolFullError, match="its bound is 5000"):
+        for n in range(100):
+            spool.append([record(n)])
+    last = spool.last
+    assert 5000 - 200 < spool.size_bytes <= 5000
+    spool.acknowledge(last - 1)
+    assert len(list(tmp_path.glob("*.batches"))) == 1
+    assert spool.append([record(100)]) == last + 1
+
+
+def test_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path, MANY)
+    spool.append([record(0)])
+
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        with pytest.raises(SpoolFullError, match="No space left"):
+            spool.append([record(1)])
+    assert spool.append([record(1)]) == 2
+    spool.acknowledge(1)
+    assert numbers(spool) == [1]
+    assert Spool(tmp_path, MANY).last == 2
+
+
+def test_full_spool_is_told_and_nothing_is_lost_when_it_empties(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 400)
+    ledger = Ledger(UtcClock())
+    told: list[str] = []
+    spooler = Spooler(ledger, spool, 1, told.append)
+    sent: list[int] = []
+    for n in range(12):
+        ledger.add_text(record(n))
+        spooler.store()
+    assert len(told) == 1 and "its bound is 400" in told[0]
+    while True:
+        found = numbers(spool)
+        if not found:
+            break
+        sent += found
+        spool.acknowledge(spool.acknowledged + 1)
+        spooler.store()
+    assert sent == list(range(12))
+    assert told[-1] == ""
+
+
+def test_damaged_head_begins_a_new_life(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    spool.append([record(0)])
+    (tmp_path / "spool.json").write_text("nonsense")
+    again = Spool(tmp_path, MANY)
+    assert again.boot_id != spool.boot_id
+    assert again.append([record(1)]) == 1
