@@ -152,9 +152,12 @@ class Report(Message):
 
 
 class ReportAnswer(Message):
-    accepted_sequence: int  # batches up to here are stored for good (of this boot_id)
+    accepted_sequence: int  # batches up to here are stored for good (of the batch's boot_id)
     off: bool  # what the operator wants
     requeued: list[int] = []  # of `requeue`, those dealt with
+    # Slurm holds the twin for invalid: its slurmd must register again (SIGHUP to the twin's slurmd
+    # does that; sent at most every few seconds while this stands).
+    register_twin: bool = False
 
 
 class SwitchRequest(Message):

@@ -1,0 +1,104 @@
+"""Reading what `scontrol show ... -o` prints: one record a line, `Key=value` with spaces between.
+
+Values may hold spaces and even `=`, so a key counts only where it is one that the record can have
+and begins a word. Free texts (Reason, Comment, Extra) come last in a node's line and are cut
+off first, since they may say anything.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_plugin.cluster.interface import ClusterError, Job, Partition, Twin
+
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:.()-]*)=(\S*)")
+_REASON = re.compile(r"\sReason=(.*)$")
+_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
+# Who set the reason and when, behind the text.
+_BY = re.compile(r"\s*\[[^\[\]]*@[^\[\]]*\].*$")
+# scontrol writes round counts with a suffix.
+_SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def fields(line: str) -> dict[str, str]:
+    """The one-word values of a line; of a key that comes twice, the first."""
+    found: dict[str, str] = {}
+    for key, value in _FIELD.findall(line):
+        found.setdefault(key, value)
+    return found
+
+
+def parse_twin(line: str, gres: str) -> Twin:
+    """A node from its line of `scontrol -d show node -o`."""
+    cut = _FREE_TEXT.search(line)
+    known = fields(line[: cut.start()] if cut else line)
+    reason = _REASON.search(line)
+    try:
+        name, state = known["NodeName"], known["State"]
+    except KeyError as error:
+        raise ClusterError(f"scontrol shows a node without {error.args[0]}: {line[:200]}") from None
+    return Twin(
+        name=name,
+        states=parse_states(state),
+        reason=_BY.sub("", reason.group(1)) if reason else "",
+        count=parse_gres(known.get("Gres", ""), gres),
+        used=parse_gres(known.get("GresUsed", ""), gres),
+    )
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """State words; Slurm marks a node that does not answer with a star."""
+    words = {word.rstrip("$~#!%@^-") for word in text.upper().split("+")}
+    plain = {word.rstrip("*") for word in words}
+    if any(word.endswith("*") for word in words):
+        plain.add("NOT_RESPONDING")
+    return frozenset(plain)
+
+
+def parse_gres(text: str, name: str) -> int:
+    """The count of one GRES in `gpu:a100:4(S:0-1),fill:32`; 0 when it is not there."""
+    total = 0
+    for item in _split(text):
+        words = re.sub(r"\(.*", "", item).removeprefix("gres:").removeprefix("gres/").split(":")
+        if words[0] != name:
+            continue
+        number = re.fullmatch(r"(\d+)([KMGT]?)", words[-1]) if len(words) > 1 else None
+        if len(words) > 1 and number is None:
+            raise ClusterError(f"scontrol shows a GRES count that is no number: {item}")
+        total += int(number.group(1)) * _SUFFIX[number.group(2)] if number else 1
+    return total
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets: `fill:2(IDX:0,3),gpu:1` has two items."""
+    return [item for item in re.split(r",(?![^()]*\))", text) if item and item != "(null)"]
+
+
+def parse_partition(line: str, nodes: tuple[str, ...]) -> Partition:
+    """A partition from its line of `scontrol show partition -o`."""
+    known = fields(line)
+    try:
+        return Partition(
+            name=known["PartitionName"],
+            state=known["State"].upper(),
+            nodes=nodes,
+            min_nodes=int(known.get("MinNodes", "0")),
+        )
+    except (KeyError, ValueError) as error:
+        raise ClusterError(f"scontrol shows a partition not understood: {error}") from None
+
+
+def parse_job(text: str, job_id: int) -> Job | None:
+    """A job from `scontrol show job -o`, which shows all tasks of an array for its first task."""
+    for line in text.splitlines():
+        known = fields(line)
+        if known.get("JobId") != str(job_id):
+            continue
+        return Job(
+            job_id=job_id,
+            state=known.get("JobState", "UNKNOWN").upper(),
+            batch=known.get("BatchFlag", "0") != "0",
+            requeue=known.get("Requeue", "0") != "0",
+            restarts=int(known.get("Restarts", "0")),
+        )
+    return None

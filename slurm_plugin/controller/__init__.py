@@ -1,0 +1,1 @@
+"""sfillctld: publishes supply to Slurm, takes in what agents report, is the database's writer."""
