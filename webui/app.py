@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
@@ -44,7 +45,12 @@ def create_app(settings: WebSettings, database: Database) -> Flask:
 
     @app.context_processor
     def for_templates() -> dict[str, object]:
-        return {"refresh_s": settings.refresh_s, "version": static_version}
+        return {
+            "refresh_s": settings.refresh_s,
+            "version": static_version,
+            "map_style_ids": _map_style_ids,
+            "example": "2026-03-01T14:30",
+        }
 
     @app.before_request
     def local_name_only() -> Response | None:
@@ -109,12 +115,26 @@ def _database_failure(error: SQLAlchemyError) -> Response:
 
 
 @cache
-def _plotly_gzip() -> bytes:
+def _plotly() -> str:
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("the Python package plotly is not installed")
     script = Path(spec.origin).parent / "package_data" / "plotly.min.js"
-    return gzip.compress(script.read_bytes(), compresslevel=6, mtime=0)
+    return script.read_text(encoding="utf-8")
+
+
+@cache
+def _plotly_gzip() -> bytes:
+    return gzip.compress(_plotly().encode(), compresslevel=6, mtime=0)
+
+
+@cache
+def _map_style_ids() -> list[str]:
+    """Ids under which Plotly's map part looks for its style sheet before it adds an inline one.
+
+    We draw no maps and forbid inline styles, so pages hold an empty element under each.
+    """
+    return sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', _plotly())))
 
 
 def _version(folder: Path) -> str:

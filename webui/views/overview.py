@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify, render_template
+from sqlalchemy import select
 
+from db.models import Gpu, Node
 from db.queries import JobFilter, filling_is_off, gpus_now, host_jobs, timeline, totals
 from webui import parameters, present
 from webui.reading import reading
@@ -54,3 +56,13 @@ def data() -> Response:
             "charts": present.charts(drawn),
         }
     )
+
+
+@pages.get("/api/gpus")
+def names() -> Response:
+    """Names of all GPUs, for filters and for rows that give a UUID."""
+    parameters.refuse_unknown()
+    with reading() as session:
+        query = select(Gpu.uuid, Node.name, Gpu.minor).join(Node, Gpu.node_id == Node.id)
+        rows = session.execute(query.order_by(Node.name, Gpu.minor)).all()
+    return jsonify({"gpus": [{"uuid": row[0], "node": row[1], "minor": row[2]} for row in rows]})
