@@ -14,6 +14,7 @@ from agent.board import (
     FillBoard,
     TrainingBoard,
 )
+from agent.clock import now_ns
 from agent.job_of_process import JobOfProcess
 from agent.processes import WatchedProcess
 from agent.server import Connection
@@ -30,6 +31,7 @@ class Training:
     connection: Connection | None
     sections: dict[str, int] = field(default_factory=dict)
     announced: set[str] = field(default_factory=set)
+    attached_ns: int = field(default_factory=now_ns)
     drained: int = 0  # bubble records read so far
     shut_told: bool = False
 

@@ -71,7 +71,7 @@ class Drain:
             if begin < end <= now:
                 by_index.setdefault(gpu, []).append((begin, end))
         for uuid, index in training.sections.items():
-            bubbles = self._windows.bubbles_of(uuid, training.board_id)
+            bubbles = self._windows.bubbles_of(uuid, training.board_id, training.attached_ns)
             bubbles.ended += by_index.get(index, ())
             self._read_open(training, index, bubbles, now)
         if lost:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from agent import clock
 from agent.bubbles import BubblesOfBoard, bubble_time
 from agent.node import Node
 from db.wire.messages import WindowRecord
@@ -35,11 +34,11 @@ class Windows:
     _bubbles: dict[tuple[str, int], BubblesOfBoard] = field(default_factory=dict)
     _uses: dict[tuple[str, int, int], _UseSum] = field(default_factory=lambda: defaultdict(_UseSum))
 
-    def bubbles_of(self, gpu: str, board_id: int) -> BubblesOfBoard:
+    def bubbles_of(self, gpu: str, board_id: int, attached_ns: int) -> BubblesOfBoard:
         """The bubbles of one board on one GPU, to be added to."""
         key = (gpu, board_id)
         if key not in self._bubbles:
-            self._bubbles[key] = BubblesOfBoard(attached_ns=clock.now_ns())
+            self._bubbles[key] = BubblesOfBoard(attached_ns=attached_ns)
         return self._bubbles[key]
 
     def gone(self, board_id: int, now_ns: int) -> None:
