@@ -1,0 +1,145 @@
+/* null_driver_state.c - the functions of the null driver that must answer: one device, contexts,
+ * streams known by their handles, value writes that happen at once. */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+typedef uint64_t number;
+
+int null_count(const char *symbol);
+int null_get_v1(const char *, void **, int, uint64_t);
+int null_get_v1_ptsz(const char *, void **, int, uint64_t);
+int null_get_v2(const char *, void **, int, uint64_t, int *);
+int null_get_v2_ptsz(const char *, void **, int, uint64_t, int *);
+
+static char primary[16], streams[4096 * 16];
+static unsigned stream_flags[4096];
+static int streams_made, retained;
+static __thread void *stack[16];
+static __thread int depth;
+static number capturing;
+
+EXPORT int cuGetProcAddress(const char *n, void **out, int v, uint64_t f) {
+    null_count("cuGetProcAddress");
+    return null_get_v1(n, out, v, f);
+}
+EXPORT int cuGetProcAddress_ptsz(const char *n, void **out, int v, uint64_t f) {
+    return null_get_v1_ptsz(n, out, v, f);
+}
+EXPORT int cuGetProcAddress_v2(const char *n, void **out, int v, uint64_t f, int *s) {
+    null_count("cuGetProcAddress_v2");
+    return null_get_v2(n, out, v, f, s);
+}
+EXPORT int cuGetProcAddress_v2_ptsz(const char *n, void **out, int v, uint64_t f, int *s) {
+    return null_get_v2_ptsz(n, out, v, f, s);
+}
+
+EXPORT int cuCtxGetCurrent(void **out) {
+    *out = depth ? stack[depth - 1] : NULL;
+    return 0;
+}
+EXPORT int cuCtxSetCurrent(void *context) {
+    depth = context != NULL;
+    stack[0] = context;
+    return 0;
+}
+EXPORT int cuCtxPushCurrent_v2(void *context) {
+    stack[depth++] = context;
+    return 0;
+}
+EXPORT int cuCtxPopCurrent_v2(void **out) {
+    *out = stack[--depth];
+    return 0;
+}
+EXPORT int cuCtxGetDevice(int *out) {
+    *out = 0;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **out, int device) {
+    (void)device;
+    retained++;
+    *out = primary;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
+    (void)device;
+    retained--;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    (void)device;
+    *flags = 0;
+    *active = retained > 0;
+    return 0;
+}
+EXPORT int cuDeviceGetUuid_v2(char *out, int device) {
+    memset(out, device + 1, 16);
+    return 0;
+}
+EXPORT int cuDeviceGetUuid(char *out, int device) { return cuDeviceGetUuid_v2(out, device); }
+EXPORT int cuDeviceGetAttribute(int *out, int what, int device) {
+    (void)what, (void)device;
+    *out = 1;
+    return 0;
+}
+
+EXPORT int cuStreamCreate(void **out, unsigned flags) {
+    stream_flags[streams_made] = flags;
+    *out = &streams[16 * streams_made++];
+    return 0;
+}
+EXPORT int cuStreamGetCtx(void *stream, void **out) {
+    (void)stream;
+    return cuCtxGetCurrent(out);
+}
+EXPORT int cuStreamGetId(void *stream, unsigned long long *out) {
+    *out = (uintptr_t)stream == 2 ? 1000000 + (number)syscall(SYS_gettid) : (uintptr_t)stream;
+    return 0;
+}
+EXPORT int cuStreamGetFlags(void *stream, unsigned *out) {
+    ptrdiff_t at = ((char *)stream - streams) / 16;
+    *out = at >= 0 && at < streams_made ? stream_flags[at] : 0;
+    return 0;
+}
+EXPORT int cuStreamWriteValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags) {
+    (void)flags;
+    if (capturing && (uintptr_t)stream == capturing)
+        return 900; /* a marker in a capture is a mistake that tests must see */
+    null_count("cuStreamWriteValue64_v2");
+    if (at > 4096)
+        __atomic_store_n((uint64_t *)at, value, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode) {
+    (void)mode;
+    capturing = (uintptr_t)stream;
+    return null_count("cuStreamBeginCapture_v2");
+}
+EXPORT int cuStreamEndCapture(void *stream, void **graph) {
+    (void)stream;
+    capturing = 0;
+    *graph = primary;
+    return null_count("cuStreamEndCapture");
+}
+EXPORT int cuStreamIsCapturing(void *stream, int *status) {
+    *status = capturing && (uintptr_t)stream == capturing;
+    return 0;
+}
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    *mode = 0;
+    return 0;
+}
+EXPORT int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
+    (void)at, (void)bytes, (void)flags;
+    return 0;
+}
+EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags) {
+    (void)flags;
+    *out = (uintptr_t)at;
+    return 0;
+}
