@@ -11,9 +11,9 @@ local SETTINGS = {
    partition = "fill",     -- of fill jobs
    gres = "fill",          -- its slots are counted by this GRES
    slot_mib = "1024",      -- GPU memory of a slot
-   closed_gres = "closed", -- names GPUs of other nodes of the same host, so that Slurm denies them
-   gres_prefix = "auto",   -- how this Slurm writes a GRES among its TRES: "gres:" until 23.02, then "gres/"
-   most_gib = "1024",      -- most that any twin can ever lend: a fill that asks for more would wait for ever
+   closed_gres = "none",   -- a GRES for no job: twins list GPUs by it, so that Slurm denies them
+   gres_prefix = "auto",   -- how this Slurm writes a GRES: "gres:" until 23.02, then "gres/"
+   most_gib = "1024",      -- most that one GPU can ever lend: who asks for more would wait for ever
 }
 
 local NO_VAL16 = 65534
@@ -242,7 +242,8 @@ local function guarded(what, traced, work)
    end
    slurm.log_error("job_submit/sfill: %s: %s", what, tostring(problem))
    if not traced() then return slurm.SUCCESS end
-   slurm.log_user("%s", "--fill: the site's job_submit.lua failed; the job was not accepted, tell the operator")
+   slurm.log_user("%s", "--fill: the site's job_submit.lua failed; the job was not accepted, "
+      .. "tell the operator")
    return slurm.ERROR
 end
 

@@ -130,7 +130,7 @@ def test_a_fill_keeps_what_the_user_chose() -> None:
         ({"mem_per_tres": "gres:gpu:2"}, "per-gpu"),
         ({"ntasks_per_tres": 2}, "per-gpu"),
         ({"tres_per_node": "gres:fill:1"}, "--gres=fill"),
-        ({"tres_per_node": "gres:closed:1"}, "gres/closed"),
+        ({"tres_per_node": "gres:none:1"}, "gres/none"),
         ({"partition": "train"}, "-p train"),
         ({"partition": "train,fill"}, "-p train,fill"),
         ({"shared": 0}, "--exclusive"),
@@ -160,7 +160,7 @@ def test_a_spec_that_no_plugin_wrote_is_refused(spec: str) -> None:
         ({"tres_per_node": "gres:fill:1"}, "gres/fill"),
         ({"tres_per_job": "gres:gpu:1,gres:fill:1"}, "gres/fill"),
         ({"tres_per_node": "fill=3"}, "gres/fill"),
-        ({"tres_per_node": "gres:closed:2"}, "gres/closed"),
+        ({"tres_per_node": "gres:none:2"}, "gres/none"),
     ],
 )
 def test_a_fill_by_hand_is_refused(fields: dict[str, Value], names: str) -> None:
@@ -239,7 +239,7 @@ TRAIN_RECORD = {"job_id": 7, "partition": "train"}
         ({"partition": "fill"}, TRAIN_RECORD),
         ({"partition": "train,fill"}, TRAIN_RECORD),
         ({"tres_per_node": "gres:gpu:1,gres:fill:1"}, TRAIN_RECORD),
-        ({"tres_per_node": "gres:closed:1"}, TRAIN_RECORD),
+        ({"tres_per_node": "gres:none:1"}, TRAIN_RECORD),
     ],
 )
 def test_no_job_becomes_or_stops_being_a_fill_later(change: Job, record: Job) -> None:
