@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from agent.attachments import Fill, Training
 from agent.board import (
@@ -33,11 +34,24 @@ _USE = struct.Struct("=8Q6I")
 assert _BUBBLE.size == struct.calcsize("=QQQII") and Bubble.cause.offset == 28
 assert Use.check_age_max_ns.offset == 80
 
-_CAUSES = dict(enumerate(Cause, start=1))
+_CAUSES = {number: cause.value for number, cause in enumerate(Cause, start=1)}
 _LONGEST_NS = 24 * 3600 * 1_000_000_000
 _LARGEST = (1 << 63) - 1  # of a database's whole numbers
 _LOW_BITS = (1 << 32) - 1
 _REMEMBERED_BOARDS = 4096
+
+
+@dataclass
+class _Source:
+    """Sums of the uses of one training board's bubbles, and how their records begin."""
+
+    gpu: str
+    host_job_id: int
+    prefix: str
+    uses: int = 0
+    gpu_time_ns: int = 0
+    intrusion_ns: int = 0
+    kernels: int = 0
 
 
 class Drain:
@@ -105,46 +119,69 @@ class Drain:
                 job_id=fill.job.job_id,
                 gpu=fill.gpu,
             )
-        now = now_ns()
-        for use in _USE.iter_unpack(data):
-            self._use(fill, use, now)
+        if data:
+            self._uses(fill, data, now_ns())
 
-    def _use(self, fill: Fill, use: tuple[int, ...], now: int) -> None:
-        board, seq, begin, end, first, last, gpu_time, intrusion, kernels, copies, gpu, cause = use[
-            :12
-        ]
+    def _uses(self, fill: Fill, data: bytes, now: int) -> None:
+        """Turns use records into ledger text and sums; thousands a second, so plain and bulky."""
+        oldest, utc_ns = now - _LONGEST_NS, self._node.clock.utc_us(0) * 1000
+        sources: dict[tuple[int, int], _Source | None] = {}
+        texts: list[str] = []
+        for use in _USE.iter_unpack(data):
+            (board, seq, begin, end, first, last, gpu_time, intrusion, kernels, copies) = use[:10]
+            gpu, cause = use[10], use[11]
+            if (board, gpu) not in sources:
+                sources[board, gpu] = self._source(fill, board, gpu)
+            source = sources[board, gpu]
+            if source is None or not oldest < first <= now:
+                continue
+            last = min(max(last, first), now)
+            begin = begin if oldest < begin <= first else first
+            length = (end if begin < end <= now else last) - begin
+            gpu_time, intrusion = min(gpu_time, _LONGEST_NS), min(intrusion, _LONGEST_NS)
+            source.uses += 1
+            source.gpu_time_ns += gpu_time
+            source.intrusion_ns += intrusion
+            source.kernels += kernels
+            texts.append(
+                f'{source.prefix}"bubble_seq":{seq & _LARGEST},'
+                f'"bubble_began_at_us":{(begin + utc_ns) // 1000},"bubble_us":{length / 1000},'
+                f'"cause":"{_CAUSES.get(cause, "host")}",'
+                f'"first_release_at_us":{(first + utc_ns) // 1000},'
+                f'"used_us":{(last - first) / 1000},"kernels":{kernels},"copies":{copies},'
+                f'"gpu_time_us":{gpu_time / 1000},"intrusion_us":{intrusion / 1000}}}'
+            )
+        self._node.ledger.add_texts(texts)
+        for source in sources.values():
+            if source is not None and source.uses:
+                self._count(fill, source, now)
+
+    def _source(self, fill: Fill, board: int, gpu: int) -> _Source | None:
+        """Whose bubbles these uses are of; None when no host job can be named."""
         uuid = self._gpu_of(fill, gpu)
         job_id, step = self._host_of(board, uuid)
-        if job_id == 0 or not now - _LONGEST_NS < first <= now:
-            return
-        last = min(max(last, first), now)
-        begin = begin if now - _LONGEST_NS < begin <= first else first
-        length = max((end if begin < end <= now else last) - begin, 0)
-        gpu_time = min(gpu_time, _LONGEST_NS)
-        intrusion = min(intrusion, _LONGEST_NS)
-        host = self._node.jobs.hosts.get(job_id)
-        if host is not None:
-            host.intrusion_us += intrusion / 1000
-            host.filled_us += gpu_time / 1000
-            self._node.budget_of(host).charge(now, intrusion)
-        self._windows.use(
-            uuid,
-            job_id,
-            fill.job.job_id,
-            gpu_time_ns=gpu_time,
-            intrusion_ns=intrusion,
-            kernels=kernels,
-        )
-        utc = self._node.clock.utc_us
-        # Text at once: thousands a second, and the only free text in it is the step's name.
-        self._node.ledger.add_text(
+        if job_id == 0:
+            return None
+        prefix = (
             f'{{"kind":"bubble_use","gpu":{json.dumps(uuid)},"host_job_id":{job_id},'
             f'"host_step":{json.dumps(step)},"fill_job_id":{fill.job.job_id},'
-            f'"bubble_seq":{seq & _LARGEST},'
-            f'"bubble_began_at_us":{utc(begin)},"bubble_us":{length / 1000},'
-            f'"cause":"{_CAUSES.get(cause, Cause.HOST).value}","first_release_at_us":{utc(first)},'
-            f'"used_us":{(last - first) / 1000},"kernels":{kernels},"copies":{copies},'
-            f'"gpu_time_us":{gpu_time / 1000},"intrusion_us":{intrusion / 1000}}}'
+        )
+        return _Source(uuid, job_id, prefix)
+
+    def _count(self, fill: Fill, source: _Source, now: int) -> None:
+        host = self._node.jobs.hosts.get(source.host_job_id)
+        if host is not None:
+            host.intrusion_us += source.intrusion_ns / 1000
+            host.filled_us += source.gpu_time_ns / 1000
+            self._node.budget_of(host).charge(now, source.intrusion_ns)
+        self._windows.use(
+            source.gpu,
+            source.host_job_id,
+            fill.job.job_id,
+            uses=source.uses,
+            gpu_time_ns=source.gpu_time_ns,
+            intrusion_ns=source.intrusion_ns,
+            kernels=source.kernels,
         )
 
     @staticmethod

@@ -39,11 +39,14 @@ class Ledger:
 
     def add_text(self, text: str) -> None:
         """Adds a record that is JSON already. With the spool full for long, records are dropped."""
+        self.add_texts([text])
+
+    def add_texts(self, texts: list[str]) -> None:
+        """Adds many at once."""
         with self._lock:
-            if len(self._waiting) >= MAX_WAITING:
-                self.dropped += 1
-                return
-            self._waiting.append(text)
+            room = MAX_WAITING - len(self._waiting)
+            self._waiting.extend(texts[:room])
+            self.dropped += max(0, len(texts) - room)
 
     def event(
         self,

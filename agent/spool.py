@@ -71,10 +71,11 @@ class Spool:
         """
         with self._lock:
             sequence = self.last + 1
-            line = (
+            text = (
                 f'{{"boot_id":{json.dumps(self.boot_id)},"sequence":{sequence},'
-                f'"records":[{",".join(records)}]}}\n'
-            ).encode()
+                f'"records":[{",".join(records)}]}}'
+            )
+            line = f"{text}\n".encode()
             if self.size_bytes + len(line) > self._max_bytes:
                 raise SpoolFullError(
                     f"the spool {self._folder} holds {self.size_bytes} bytes, its bound is "
@@ -89,6 +90,8 @@ class Spool:
                 ) from error
             segment.size_bytes += len(line)
             segment.last = self.last = sequence
+            if sequence == self.acknowledged + 1:
+                self._pending = {sequence: text}  # the usual case: it is sent next
             return sequence
 
     def oldest(self) -> StoredBatch | None:

@@ -53,13 +53,14 @@ class Windows:
         host_job_id: int,
         fill_job_id: int,
         *,
+        uses: int,
         gpu_time_ns: int,
         intrusion_ns: int,
         kernels: int,
     ) -> None:
-        """Adds one use of a bubble."""
+        """Adds uses of bubbles."""
         total = self._uses[gpu, host_job_id, fill_job_id]
-        total.uses += 1
+        total.uses += uses
         total.gpu_time_ns += gpu_time_ns
         total.intrusion_ns += intrusion_ns
         total.kernels += kernels

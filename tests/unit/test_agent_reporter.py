@@ -43,7 +43,7 @@ class Controller:
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802
+            def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status, answer = outer.take(self.path, body, self.headers["Authorization"])
                 self.send_response(status)
