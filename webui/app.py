@@ -49,7 +49,6 @@ def create_app(settings: WebSettings, database: Database) -> Flask:
             "refresh_s": settings.refresh_s,
             "version": static_version,
             "map_style_ids": _map_style_ids,
-            "example": "2026-03-01T14:30",
         }
 
     @app.before_request

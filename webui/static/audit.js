@@ -1,5 +1,5 @@
 // Audit: who used whose bubble, when, for how long, and what it cost.
-import { NOTHING, clock, count, day, length } from "./format.js";
+import { NOTHING, clock, count, day, length, zoneOffset } from "./format.js";
 import { byId, fetchJson, fillLink, h, hostLink } from "./page.js";
 import { pagesByKey } from "./pages_by_key.js";
 import { Table } from "./table.js";
@@ -14,7 +14,7 @@ function used(row) {
 const user = (name) => h("span", { class: "sub" }, ` ${name || NOTHING}`);
 
 const table = new Table("rows", [
-  { title: "First release", cell: (row) => [h("span", { class: "sub" }, `${day(row.first_release_at_us)} `), clock(row.first_release_at_us, true)] },
+  { title: `First release (${zoneOffset()})`, cell: (row) => [h("span", { class: "sub" }, `${day(row.first_release_at_us)} `), clock(row.first_release_at_us, true)] },
   { title: "GPU", cell: (row) => names.get(row.gpu_uuid) || row.gpu_uuid },
   { title: "Host job", cell: (row) => [hostLink(row.host_slurm_job_id), row.host_step ? `.${row.host_step}` : "", user(row.host_user)] },
   { title: "Fill job", cell: (row) => [fillLink(row.fill_slurm_job_id), user(row.fill_user)] },
@@ -23,7 +23,7 @@ const table = new Table("rows", [
   { title: "Used", number: true, cell: used },
   { title: "Kernels", number: true, cell: (row) => count(row.kernels) },
   { title: "GPU time", number: true, cell: (row) => length(row.gpu_time_us) },
-  { title: "Intrusion", number: true, cell: (row) => length(row.intrusion_us) },
+  { title: "Intrusion", number: true, cell: (row) => (row.intrusion_us ? length(row.intrusion_us) : h("span", { class: "sub" }, "0")) },
 ], "No bubble was used that matches.");
 
 function onFirst(data, filters) {

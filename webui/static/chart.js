@@ -12,22 +12,22 @@ const drawn = new Map(); // element -> arguments, to draw again when the colour 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const local = (atUs) => `${day(atUs)} ${clock(atUs)}`;
 
-function traces(series, stepUs) {
+function traces(series, stepUs, names) {
   const walls = series.began_at_us.map((_, at) => PARTS.reduce((sum, [name]) => sum + series[name][at], 0));
   const x = series.began_at_us.map((at) => local(at + stepUs / 2));
   return PARTS.map(([name, title, property]) => ({
     type: "bar",
-    name: title,
+    name: names?.[name] || title,
     x,
     y: series[name].map((value, at) => (walls[at] > 0 ? (100 * value) / walls[at] : null)),
     customdata: series[name].map((value) => length(value)),
     width: stepUs / 1000,
     marker: { color: colour(property), line: { width: 0 } },
-    hovertemplate: `${title} %{y:.1f} % (%{customdata})<extra></extra>`,
+    hovertemplate: `${names?.[name] || title} %{y:.1f} % (%{customdata})<extra></extra>`,
   }));
 }
 
-function layout(sinceUs, untilUs, large) {
+function layout(sinceUs, untilUs, large, wide) {
   const text = colour("--muted");
   const font = { family: getComputedStyle(document.body).fontFamily, size: 12, color: text };
   return {
@@ -49,7 +49,7 @@ function layout(sinceUs, untilUs, large) {
       showgrid: false,
       linecolor: colour("--line"),
       hoverformat: "%Y-%m-%d %H:%M:%S",
-      nticks: large ? 9 : 5,
+      nticks: wide ? 10 : 5,
       tickformatstops: [
         { dtickrange: [null, 60000], value: "%H:%M:%S" },
         { dtickrange: [60000, 86400000], value: "%H:%M" },
@@ -67,7 +67,8 @@ function layout(sinceUs, untilUs, large) {
 }
 
 // Draw a series into an element; the second time only what changed.
-export function draw(element, series, { sinceUs, untilUs, stepUs, label, empty }) {
+export function draw(element, series, options) {
+  const { sinceUs, untilUs, stepUs, label, empty, names } = options;
   const large = element.classList.contains("chart-large");
   if (!series.began_at_us.length) {
     if (drawn.delete(element)) Plotly.purge(element);
@@ -82,8 +83,9 @@ export function draw(element, series, { sinceUs, untilUs, stepUs, label, empty }
   }
   element.setAttribute("role", "img");
   element.setAttribute("aria-label", label);
-  drawn.set(element, [series, { sinceUs, untilUs, stepUs, label, empty }]);
-  Plotly.react(element, traces(series, stepUs), layout(sinceUs, untilUs, large), { displayModeBar: false, responsive: true });
+  drawn.set(element, [series, options]);
+  const wide = element.clientWidth > 700;
+  Plotly.react(element, traces(series, stepUs, names), layout(sinceUs, untilUs, large, wide), { displayModeBar: false, responsive: true });
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

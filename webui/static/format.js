@@ -56,12 +56,17 @@ export function moment(atUs) {
   return atUs === null ? NOTHING : `${day(atUs)} ${clock(atUs)}`;
 }
 
-// Name of the browser's zone and its distance from UTC now.
-export function zone() {
+// How far local time is from UTC now, for the heads of columns.
+export function zoneOffset() {
   const minutes = -new Date().getTimezoneOffset();
   const sign = minutes < 0 ? "−" : "+";
   const away = Math.abs(minutes);
-  const offset = minutes === 0 ? "UTC" : `UTC${sign}${two(Math.floor(away / 60))}:${two(away % 60)}`;
+  return minutes === 0 ? "UTC" : `UTC${sign}${two(Math.floor(away / 60))}:${two(away % 60)}`;
+}
+
+// Name of the browser's zone and its distance from UTC.
+export function zone() {
+  const offset = zoneOffset();
   const name = Intl.DateTimeFormat().resolvedOptions().timeZone || offset;
   return name === "UTC" ? "UTC" : `${name} (${offset})`;
 }

@@ -1,7 +1,7 @@
 // One job: its figures, its GPUs over time, its partners and events.
 import { draw } from "./chart.js";
 import { eventColumns } from "./event_columns.js";
-import { NOTHING, cost, count, gpuTime, length, memory, moment, plural, share } from "./format.js";
+import { NOTHING, cost, count, gpuTime, length, memory, moment, plural, share, zoneOffset } from "./format.js";
 import { badge, byId, fetchJson, fillLink, h, hostLink, refreshing } from "./page.js";
 import { Table } from "./table.js";
 
@@ -17,7 +17,7 @@ const partnerColumns = isHost
       { title: "Fill job", cell: (job) => fillLink(job.job_id), sort: (job) => job.job_id },
       { title: "User", cell: (job) => job.user, sort: (job) => job.user },
       { title: "Memory", number: true, cell: (job) => memory(job.memory_bytes), sort: (job) => job.memory_bytes },
-      { title: "Started", cell: (job) => moment(job.admitted_at_us), sort: (job) => job.admitted_at_us },
+      { title: `Started (${zoneOffset()})`, cell: (job) => moment(job.admitted_at_us), sort: (job) => job.admitted_at_us },
       { title: "State", cell: (job) => (job.ended_at_us === null ? badge("running") : job.end_reason || "ended") },
       { title: "Bubbles used", number: true, cell: (job) => count(job.bubbles_used), sort: (job) => job.bubbles_used },
       { title: "GPU time", number: true, cell: (job) => length(job.gpu_time_us), sort: (job) => job.gpu_time_us },
@@ -27,7 +27,7 @@ const partnerColumns = isHost
       { title: "Start", number: true, cell: (start) => String(start.restart_count + 1) },
       { title: "GPU", cell: (start) => nameOf(start.gpu) },
       { title: "Beside", cell: (start) => (start.host_job_id === null ? NOTHING : hostLink(start.host_job_id)) },
-      { title: "Began", cell: (start) => moment(start.admitted_at_us) },
+      { title: `Began (${zoneOffset()})`, cell: (start) => moment(start.admitted_at_us) },
       { title: "Ended", cell: (start) => (start.ended_at_us === null ? badge("running") : moment(start.ended_at_us)) },
       { title: "Why", cell: (start) => start.end_reason || NOTHING },
       { title: "Bubbles used", number: true, cell: (start) => count(start.bubbles_used) },
@@ -83,6 +83,7 @@ function drawCharts(data) {
   for (const uuid of uuids) {
     draw(charts.get(uuid), data.charts[uuid] || nothing, {
       sinceUs: data.since_us, untilUs: data.until_us, stepUs: data.step_us,
+      names: isHost ? null : { filled_us: "Bubble, filled by this job", unfilled_us: "Rest of the bubble" },
       label: `${nameOf(uuid)} over the life of job ${jobId}`,
       empty: "No window of ten seconds has been recorded yet.",
     });

@@ -1,5 +1,5 @@
 // Jobs: two tables that can be searched and sorted.
-import { NOTHING, cost, count, length, memory, moment, share } from "./format.js";
+import { NOTHING, cost, count, length, memory, moment, share, zoneOffset } from "./format.js";
 import { badge, byId, fetchJson, fillLink, hostLink, links, refreshing, setText } from "./page.js";
 import { Table } from "./table.js";
 
@@ -18,7 +18,7 @@ const hosts = new Table("hosts", [
   { title: "Mode", cell: (job) => badge(job.mode, modeName[job.mode]), sort: (job) => job.mode },
   { title: "Nodes", cell: (job) => job.nodes.join(", "), sort: (job) => job.nodes[0] },
   { title: "GPUs", number: true, cell: (job) => String(job.gpus.length), sort: (job) => job.gpus.length },
-  { title: "Started", cell: (job) => moment(job.started_at_us), sort: (job) => job.started_at_us },
+  { title: `Started (${zoneOffset()})`, cell: (job) => moment(job.started_at_us), sort: (job) => job.started_at_us },
   { title: "State", cell: stateOf, sort: running },
   { title: "GPU time", number: true, cell: (job) => length(job.gpu_wall_us), sort: (job) => job.gpu_wall_us },
   { title: "Bubbles", number: true, cell: (job) => share(job.bubble_share), sort: (job) => job.bubble_share },
@@ -33,7 +33,7 @@ const fills = new Table("fills", [
   { title: "Beside", cell: (job) => (job.host_job_ids.length ? links(job.host_job_ids, hostLink) : NOTHING), sort: (job) => job.host_job_ids[0] ?? null },
   { title: "Nodes", cell: (job) => job.nodes.join(", "), sort: (job) => job.nodes[0] },
   { title: "Memory", number: true, cell: (job) => memory(job.memory_bytes), sort: (job) => job.memory_bytes },
-  { title: "Started", cell: (job) => moment(job.admitted_at_us), sort: (job) => job.admitted_at_us },
+  { title: `Started (${zoneOffset()})`, cell: (job) => moment(job.admitted_at_us), sort: (job) => job.admitted_at_us },
   { title: "State", cell: stateOf, sort: running },
   { title: "Starts", number: true, cell: (job) => String(job.starts), sort: (job) => job.starts },
   { title: "Bubbles used", number: true, cell: (job) => count(job.bubbles_used), sort: (job) => job.bubbles_used },

@@ -63,9 +63,9 @@ function facts(gpu) {
   const { recent } = gpu;
   if (recent.bubble_share === null) return [h("span", {}, "No training in the last 5 min")];
   return [
-    h("span", {}, "bubbles ", h("b", {}, share(recent.bubble_share))),
-    h("span", {}, "filled ", h("b", {}, share(recent.filled_share))),
-    h("span", {}, "cost ", h("b", {}, cost(recent.intrusion_fraction))),
+    h("span", {}, h("b", {}, share(recent.bubble_share)), " bubbles"),
+    h("span", {}, h("b", {}, share(recent.filled_share)), " filled"),
+    h("span", {}, h("b", {}, cost(recent.intrusion_fraction)), " cost"),
   ];
 }
 
