@@ -1,0 +1,46 @@
+/* log.h - the log of one simulated GPU: a page of header, then records of 64 bytes, appended in
+ * the order in which things ended. truth.py reads it. */
+#ifndef SIMGPU_LOG_H
+#define SIMGPU_LOG_H
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define SIM_LOG_MAGIC 0x31474f4c4d495331ull
+#define SIM_LOG_HEADER_BYTES 4096
+
+struct sim_log_header {
+    uint64_t magic;
+    uint32_t gpu;
+    uint32_t record_bytes;
+    _Atomic uint64_t count;
+    char boot_id[40];
+};
+
+/* type: enum sim_kind for an operation, else enum sim_record. */
+struct sim_log_record {
+    uint8_t type;
+    uint8_t flags;
+    uint16_t reserved;
+    uint32_t context; /* number; switch: the context switched to */
+    union {
+        struct {
+            uint32_t name, stream;
+            uint64_t id, launch_ns, ready_ns, start_ns, end_ns, bytes;
+        } op;
+        struct {
+            uint32_t from, reserved;
+            uint64_t begin_ns, end_ns;
+        } change;
+        struct {
+            uint32_t pid, uid, job, gpu;
+            uint64_t at_ns, start_ticks;
+            char command[16];
+        } context;
+        struct {
+            uint32_t name;
+            char text[52];
+        } name;
+    } is;
+};
+_Static_assert(sizeof(struct sim_log_record) == 64, "records are 64 bytes");
+#endif
