@@ -61,6 +61,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
-    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, numbers.in_flight_ns);
+    bool room =
+        flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, numbers.in_flight_ns, now_ns);
     return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;
 }

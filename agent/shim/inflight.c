@@ -8,17 +8,27 @@
 #include "inflight.h"
 #include <stdatomic.h>
 
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 static struct flown *op_at(struct flight *flight, uint64_t ticket) {
     return &flight->ops[ticket % FLIGHT_OPS];
 }
 
-bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
-                     uint64_t budget_ns) {
+/* What the oldest operation has had of its time by now; it need not be waited for any more. */
+static uint64_t elapsed(const struct flight *flight, uint64_t now_ns) {
+    const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
+    uint64_t begin = later(op->release_ns, flight->last_done_ns);
+    return now_ns > begin ? sooner(now_ns - begin, sooner(op->mean_ns, op->bound_ns)) : 0;
+}
+
+bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone, uint64_t budget_ns,
+                     uint64_t now_ns) {
     if (flight->count == 0)
         return flight->tail - flight->head < FLIGHT_OPS;
     if (alone || flight->alone || flight->tail - flight->head >= FLIGHT_OPS)
         return false;
-    return flight->in_flight_ns + bound_ns <= budget_ns;
+    return flight->in_flight_ns - elapsed(flight, now_ns) + bound_ns <= budget_ns;
 }
 
 uint64_t flight_release(struct flight *flight, const struct flown *op) {
@@ -59,9 +69,6 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
         own->unmarked_since_ns = now_ns;
     own->unmarked_ns += op->mean_ns + 1;
 }
-
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Operations of one stream that one look found done, and what their durations predicted. */
 struct harvest {

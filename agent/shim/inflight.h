@@ -60,7 +60,7 @@ typedef void (*flight_sink)(const struct flight_done *done, void *argument);
 
 /* Room for an operation within the budget? A longer one than the budget needs an empty GPU. */
 bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
-                     uint64_t budget_ns);
+                     uint64_t budget_ns, uint64_t now_ns);
 
 /* Takes a released operation in; returns its ticket. flight_has_room() must have said yes. */
 uint64_t flight_release(struct flight *flight, const struct flown *op);
