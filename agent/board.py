@@ -78,7 +78,8 @@ class GpuSection(ctypes.Structure):
         ("resume_seq", c_uint64),
         ("resume_launch_ns", c_uint64),
         ("launches", c_uint64),
-        ("reserved0", c_uint64 * 4),
+        ("resume_issued_ns", c_uint64),
+        ("reserved0", c_uint64 * 3),
         ("resumed_seq", c_uint64),
         ("reserved1", c_uint64 * 7),
     )

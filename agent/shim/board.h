@@ -80,7 +80,8 @@ struct sfill_gpu_section {
     _Atomic uint64_t resume_seq;       /* bubble_seq (odd) that the latest resume ended */
     _Atomic uint64_t resume_launch_ns; /* host time of the first launch after that bubble */
     _Atomic uint64_t launches;         /* launches seen, for rates */
-    uint64_t reserved0[4];
+    _Atomic uint64_t resume_issued_ns; /* host time when that launch had been issued */
+    uint64_t reserved0[3];
     /* GPU-written: resume_seq as the GPU passes the point just before that first launch. Asked
      * for only while fill_present. Line of its own. */
     _Atomic uint64_t resumed_seq;

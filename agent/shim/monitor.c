@@ -26,7 +26,7 @@ void monitor_shut(enum sfill_shut why, const char *what) {
 }
 
 static void before(struct shim_op *op) {
-    op->cookie[0] = 0;
+    op->cookie[0] = op->cookie[1] = 0;
     if (op->kind == SHIM_OP_SETUP || op->kind == SHIM_OP_EVENT)
         return;
     int index = monitor_stream_slot(op->stream);
@@ -38,8 +38,10 @@ static void before(struct shim_op *op) {
     atomic_fetch_add(&slot->before, 1);
     op->cookie[0] = (uint64_t)index + 1;
     unsigned gpu = atomic_load_explicit(&slot->gpu, memory_order_relaxed);
-    if (atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1)
+    if (atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1) {
         monitor_bubble_close(gpu, &monitor_streams[index]);
+        op->cookie[1] = 1; /* the gate wants to know from when on the work was ready */
+    }
 }
 
 static void after(struct shim_op *op, CUresult result) {
@@ -48,7 +50,10 @@ static void after(struct shim_op *op, CUresult result) {
         return;
     unsigned index = (unsigned)(op->cookie[0] - 1);
     struct sfill_stream_slot *slot = &monitor_board->slots[index];
-    atomic_store_explicit(&slot->last_issue_ns, shim_now_ns(), memory_order_relaxed);
+    uint64_t now = shim_now_ns();
+    atomic_store_explicit(&slot->last_issue_ns, now, memory_order_relaxed);
+    if (op->cookie[1])
+        atomic_store(&monitor_board->gpus[atomic_load(&slot->gpu)].resume_issued_ns, now);
     uint64_t issued = atomic_fetch_add(&slot->after, 1) + 1;
     if (op->blocking)
         monitor_mark(index, MARK_AT_BLOCK); /* done already: the marker costs the GPU nothing */
