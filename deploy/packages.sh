@@ -10,7 +10,7 @@ product=(
     gcc make libc6-dev libslurm-dev
     procps util-linux
 )
-tests=(chromium clang-format)
+tests=(chromium clang-format git)
 
 case "${1:-}" in
 "") wanted=("${product[@]}") ;;
