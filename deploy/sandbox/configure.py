@@ -88,6 +88,7 @@ def _write_daemons(sandbox: Sandbox) -> None:
         folder=str(sandbox.folder),
         controller_port=str(sandbox.controller_port),
         web_port=str(sandbox.web_port),
+        slurm_bin=str(_commands(sandbox)),
         slots=str(sandbox.slots_ceiling),
     )
 

@@ -37,7 +37,11 @@ def install(sandbox: Sandbox, build: Path) -> None:
 
 def has(module: str) -> bool:
     return not PARTIAL or (
-        (REPOSITORY / module).exists() and (REPOSITORY / "build/simgpu/lib").exists()
+        (REPOSITORY / module).exists()
+        and (
+            module != "agent/main.py"
+            or (REPOSITORY / "build/simgpu/lib/libnvidia-ml.so.1").exists()
+        )
     )
 
 
