@@ -61,25 +61,10 @@ bool requeue_now(const char *scontrol, uint32_t job_id) {
     return command(words, NULL, 0);
 }
 
-/* The job is out of the node and waits in the queue. */
-static bool is_pending(const char *scontrol, const char *id) {
+static bool job_says(const char *scontrol, const char *id, const char *field) {
     char text[16384];
     const char *words[] = {scontrol, "-o", "show", "job", id, NULL};
-    return command(words, text, sizeof text) && strstr(text, "JobState=PENDING");
-}
-
-static void requeue_job(const char *scontrol, uint32_t job_id, unsigned delay_s) {
-    char id[16], job[32], when[48];
-    snprintf(id, sizeof id, "%u", job_id);
-    snprintf(job, sizeof job, "JobId=%u", job_id);
-    snprintf(when, sizeof when, "EligibleTime=now+%useconds", delay_s);
-    const char *set[] = {scontrol, "update", job, when, NULL};
-    requeue_now(scontrol, job_id);
-    for (int i = 0; i < PENDING_TRIES; i++) {
-        if (is_pending(scontrol, id) && command(set, NULL, 0))
-            return;
-        pause_ms(PENDING_PAUSE_MS);
-    }
+    return command(words, text, sizeof text) && strstr(text, field);
 }
 
 /* scontrol's folder also holds scancel. */
@@ -99,6 +84,24 @@ static void cancel_job(const char *scontrol, uint32_t job_id, const char *reason
     command(cancel, NULL, 0);
 }
 
+static void requeue_job(const char *scontrol, uint32_t job_id, unsigned delay_s,
+                        const char *reason) {
+    char id[16], job[32], when[48];
+    snprintf(id, sizeof id, "%u", job_id);
+    snprintf(job, sizeof job, "JobId=%u", job_id);
+    snprintf(when, sizeof when, "EligibleTime=now+%useconds", delay_s);
+    const char *set[] = {scontrol, "update", job, when, NULL};
+    if (!requeue_now(scontrol, job_id) && job_says(scontrol, id, " Requeue=0 ")) {
+        cancel_job(scontrol, job_id, reason); /* submitted with --no-requeue */
+        return;
+    }
+    for (int i = 0; i < PENDING_TRIES; i++) {
+        if (job_says(scontrol, id, " JobState=PENDING ") && command(set, NULL, 0))
+            return;
+        pause_ms(PENDING_PAUSE_MS);
+    }
+}
+
 void requeue_later(const char *scontrol, uint32_t job_id, bool batch, unsigned delay_s,
                    const char *reason) {
     pid_t pid = fork();
@@ -112,7 +115,7 @@ void requeue_later(const char *scontrol, uint32_t job_id, bool batch, unsigned d
     child_output(-1);
     alarm(0);
     if (batch)
-        requeue_job(scontrol, job_id, delay_s);
+        requeue_job(scontrol, job_id, delay_s, reason);
     else
         cancel_job(scontrol, job_id, reason);
     _exit(0);
