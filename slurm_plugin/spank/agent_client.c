@@ -80,11 +80,10 @@ bool answer_value(const char *answer, const char *key, char *value, size_t size)
             continue;
         const char *begin = line + key_length + 1;
         size_t length = strcspn(begin, "\n");
-        if (length >= size)
-            return false;
-        memcpy(value, begin, length);
-        value[length] = 0;
-        return true;
+        size_t taken = length < size ? length : size - 1;
+        memcpy(value, begin, taken);
+        value[taken] = 0;
+        return taken == length;
     }
     return false;
 }

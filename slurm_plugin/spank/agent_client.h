@@ -16,6 +16,6 @@ enum agent_result {
 enum agent_result agent_ask(const char *socket_path, const char *request,
                             char answer[AGENT_MESSAGE_SIZE], int timeout_ms);
 bool answer_is(const char *answer, const char *verb);
-/* Value of `key`; "" and false when the answer has none or it does not fit. */
+/* Value of `key`. False when the answer has none (value "") or it does not fit (value cut). */
 bool answer_value(const char *answer, const char *key, char *value, size_t size);
 #endif

@@ -179,8 +179,8 @@ int step_task(spank_t spank) {
         if (access(role.preload, R_OK) == 0)
             step_environment_host(spank, &role);
         else
-            slurm_error("spank_fill: job %u runs without a monitor: %s can't be read", job_id,
-                        role.preload);
+            slurm_info("spank_fill: job %u runs without a monitor: %s can't be read", job_id,
+                       role.preload);
         break;
     case ROLE_NONE:
         step_environment_none(spank, &role);
@@ -189,7 +189,7 @@ int step_task(spank_t spank) {
     case ROLE_REFUSED:
         break;
     }
-    if (role.kind != ROLE_FILL)
+    if (role.kind == ROLE_HOST || role.kind == ROLE_NONE)
         note_vain_option(spank);
     return ESPANK_SUCCESS;
 }
