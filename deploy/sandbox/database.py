@@ -20,7 +20,8 @@ def begin_install(sandbox: Sandbox) -> subprocess.Popen[bytes] | None:
     if (data / "mysql").is_dir():
         return None
     command = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}"]
-    command += ["--auth-root-authentication-method=normal", "--skip-test-db"]
+    # Only this host's root gets in as the database's root, and only through the socket.
+    command += ["--auth-root-authentication-method=socket", "--skip-test-db"]
     with (sandbox.log / "mariadb-install.out").open("wb") as output:
         return subprocess.Popen(
             command,
