@@ -8,6 +8,7 @@ struct sfill_training_board *monitor_board;
 struct monitor_driver monitor_driver;
 _Atomic int monitor_captures;
 _Atomic int monitor_blocked;
+_Atomic uint64_t monitor_block_began_ns, monitor_block_ended_ns;
 _Atomic bool monitor_exiting;
 static _Atomic int lend_wish = 1;
 
@@ -119,6 +120,7 @@ static void block_begin(CUstream stream, enum shim_block scope) {
         return;
     }
     proof_count = 0;
+    atomic_store(&monitor_block_began_ns, shim_now_ns());
     atomic_fetch_add(&monitor_blocked, 1);
     if (scope != SHIM_BLOCK_STREAM) {
         mark_context(scope);
@@ -135,6 +137,7 @@ static void block_end(CUstream stream, enum shim_block scope, CUresult result) {
     (void)stream;
     (void)scope;
     atomic_fetch_sub(&monitor_blocked, 1);
+    atomic_store(&monitor_block_ended_ns, shim_now_ns());
     for (unsigned i = 0; result == CUDA_SUCCESS && i < proof_count; i++)
         monitor_done_by_host(proofs[i].slot, proofs[i].value);
     proof_count = 0;

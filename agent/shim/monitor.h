@@ -47,6 +47,7 @@ extern struct monitor_context monitor_contexts[MONITOR_CONTEXTS];
 extern struct monitor_stream monitor_streams[SFILL_MAX_STREAMS];
 extern _Atomic int monitor_captures; /* captures that are on: no markers meanwhile */
 extern _Atomic int monitor_blocked;  /* threads inside blocking calls */
+extern _Atomic uint64_t monitor_block_began_ns, monitor_block_ended_ns; /* the latest of them */
 extern _Atomic bool monitor_exiting; /* the process ends: the driver is left alone */
 
 /* The driver's functions that the monitor itself uses. */

@@ -10,11 +10,12 @@
 
 enum {
     SLEEP_NS = 500000000,     /* nothing to do: look after the agent twice a second */
-    ACTIVE_NS = 400000,       /* the host is launching: nothing is quiet yet */
+    ACTIVE_NS = 500000,       /* the host is launching: nothing is quiet yet */
     BLOCKED_NS = 1000000,     /* a thread waits in the driver and opens the bubble itself */
     WATCH_NS = 100000,        /* all is marked: the queue will run dry soon */
-    WATCH_LONGER_NS = 400000, /* ... or not so soon */
+    WATCH_LONGER_NS = 200000, /* ... or not so soon */
     WATCH_SHORT_ROUNDS = 20,
+    AFTER_BLOCK_NS = 1000000, /* a bubble so soon after a blocking call is the tail of its work */
     RECONNECT_NS = 500000000,
     RECONNECT_MS = 50
 };
@@ -79,6 +80,7 @@ struct look {
     bool active;  /* the host is at work on a stream, or was a moment ago */
     bool waiting; /* a marked stream is not drained yet */
     bool stuck;   /* a stream is busy that only its own thread may mark */
+    uint64_t last_issue_ns;
 };
 
 static void look_at(unsigned index, uint64_t now, struct look *look) {
@@ -96,6 +98,8 @@ static void look_at(unsigned index, uint64_t now, struct look *look) {
     }
     uint64_t after = atomic_load(&slot->after), before = atomic_load(&slot->before);
     uint64_t last = atomic_load(&slot->last_issue_ns);
+    if (last > look->last_issue_ns)
+        look->last_issue_ns = last;
     if (after == before && atomic_load(&slot->marked) == before) {
         look->waiting = true;
         return;
@@ -117,7 +121,7 @@ static void look_at(unsigned index, uint64_t now, struct look *look) {
 }
 
 static struct look look_at_all(void) {
-    struct look look = {false, false, false};
+    struct look look = {false, false, false, 0};
     uint64_t now = shim_now_ns();
     unsigned used = atomic_load(&monitor_board->slots_used);
     for (unsigned i = 0; i < used; i++)
@@ -128,8 +132,10 @@ static struct look look_at_all(void) {
 
 static bool open_bubbles(void) {
     bool all = true;
+    bool tail = shim_now_ns() - atomic_load(&monitor_block_ended_ns) < AFTER_BLOCK_NS;
+    enum sfill_cause cause = tail ? SFILL_CAUSE_TAIL : SFILL_CAUSE_HOST;
     for (unsigned gpu = 0; gpu < atomic_load(&monitor_board->gpus_used); gpu++) {
-        if (!monitor_bubble_try_open(gpu, SFILL_CAUSE_HOST))
+        if (!monitor_bubble_try_open(gpu, cause))
             all = false;
     }
     return all;
@@ -178,6 +184,12 @@ static void keep_in_touch(void) {
     }
 }
 
+/* The thread that launched last is the one that waits, as far as can be told. */
+static bool launcher_blocked(const struct look *look) {
+    return atomic_load(&monitor_blocked) > 0 &&
+           atomic_load(&monitor_block_began_ns) > look->last_issue_ns;
+}
+
 static void nap(const struct look *look, bool all_open) {
     static unsigned watched;
     uint32_t word = atomic_load(&wake_word);
@@ -193,7 +205,7 @@ static void nap(const struct look *look, bool all_open) {
     if (look->active) {
         watched = 0;
         sleep_ns(ACTIVE_NS);
-    } else if (atomic_load(&monitor_blocked) > 0 || (look->stuck && !look->waiting)) {
+    } else if (launcher_blocked(look) || (look->stuck && !look->waiting)) {
         atomic_store(&asleep, SLEEP_BLOCKED);
         sleep_until_woken(word, BLOCKED_NS);
     } else {
