@@ -152,7 +152,7 @@ def test_no_look_says_idle_while_an_operation_is_unfinished(
 def test_helper_takes_little_of_a_core_while_training_iterates(
     machine: tuple[FakeAgent, dict[str, str], Path],
 ) -> None:
-    agent, env, _ = machine
+    _, env, _ = machine
     code = TRAINING.replace(
         "range(20):\n    for _ in range(20)", "range(60):\n    for _ in range(20)"
     )
