@@ -224,9 +224,9 @@ static uint64_t plan(void) {
 }
 
 bool engine_needs(uint32_t slot, uint64_t position) {
-    if (world->streams[slot].head == position &&
-        stream_op(slot, position)->kind == SIM_WAIT_VALUE)
-        return true; /* to be polled from now on */
+    uint8_t kind = stream_op(slot, position)->kind;
+    if (world->streams[slot].head == position && (kind == SIM_WAIT_VALUE || kind == SIM_HOST))
+        return true; /* to be polled, or called, from now on */
     return timeline_earliest_end(slot, position) < atomic_load(&engine_deadline);
 }
 
