@@ -2,18 +2,24 @@
 #include "gate.h"
 
 #define LEAST_WAIT_FOR_COPY_NS 2000000000ull
+/* From the end of our last kernel until training has the GPU: a switch of contexts takes about
+ * 130 us on an H200 (GATE.md), and looks come a little late. */
+#define HAND_BACK_NS 150000ull
 
 /* Is it worth, and safe, to start so much in a bubble of this age? */
 static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask *ask,
-                                     const struct gate_numbers *numbers, uint64_t age_ns) {
+                                     const struct gate_numbers *numbers, uint64_t age_ns,
+                                     uint64_t now_ns) {
     uint64_t median = predict_median(&gpu->predictor), left = 0;
-    if (median && median < numbers->min_bubble_ns && age_ns < numbers->min_bubble_ns)
-        return SFILL_CLOSED_TOO_LONG;
+    uint64_t need_ns = flight_left(&gpu->flight, now_ns) + ask->bound_ns + HAND_BACK_NS;
+    bool opens = !gpu->uses.live;
+    if (opens && need_ns < numbers->min_bubble_ns)
+        need_ns = numbers->min_bubble_ns;
     if (ask->weightless)
         return SFILL_OPEN;
     if (ask->copy && ask->held_ns > LEAST_WAIT_FOR_COPY_NS && (!median || age_ns <= median / 4))
         return SFILL_OPEN; /* longer than any bubble, but it leaves the multiprocessors alone */
-    if (predict_end_near(&gpu->predictor, age_ns, ask->bound_ns))
+    if (predict_ends_within(&gpu->predictor, age_ns, need_ns))
         return SFILL_CLOSED_TOO_LONG;
     if (ask->bound_ns <= numbers->in_flight_ns)
         return SFILL_OPEN;
@@ -36,7 +42,7 @@ static enum sfill_closed training_idle(struct gate_gpu *gpu, const struct gate_a
         return SFILL_CLOSED_IN_FLIGHT;
     const struct gate_host *host = &gpu->hosts[view->host];
     predict_refresh(&gpu->predictor, host->board_id, host->board, view->section, view->cause);
-    return fits_bubble(gpu, ask, numbers, age_ns);
+    return fits_bubble(gpu, ask, numbers, age_ns, now_ns);
 }
 
 enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns,

@@ -6,6 +6,8 @@
 /* How far back in the ring samples are looked for. Far less than the ring, so that the monitor
  * cannot overwrite what is being read. */
 #define LOOK_BACK 256u
+/* A bubble that is longer than all seen by this part of the longest has left the rhythm. */
+#define OUTLIVES_PART 32
 
 static void insert_sorted(struct predictor *predictor, uint64_t length_ns) {
     int at = predictor->count++;
@@ -49,18 +51,19 @@ bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint6
     return true;
 }
 
-bool predict_end_near(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns) {
+bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns) {
     int count = predictor->count;
     if (count < PREDICT_STEADY)
         return false;
-    uint64_t spread = predictor->sorted_ns[(count - 1) * 9 / 10] - predictor->sorted_ns[count / 10];
-    if (spread > predictor->sorted_ns[count / 2] / 10)
-        return false;
     int first = first_longer(predictor, age_ns);
+    uint64_t longest = predictor->sorted_ns[count - 1];
     if (first == count)
-        return false;
-    uint64_t left = predictor->sorted_ns[first + (count - first - 1) / 4] - age_ns;
-    return left < length_ns;
+        return age_ns < longest + longest / OUTLIVES_PART;
+    int place = (count - first - 1) / 8, eighths = (count - first - 1) % 8;
+    uint64_t low = predictor->sorted_ns[first + place];
+    if (eighths)
+        low += (predictor->sorted_ns[first + place + 1] - low) * (uint64_t)eighths / 8;
+    return low - age_ns < length_ns;
 }
 
 uint64_t predict_median(const struct predictor *predictor) {

@@ -7,7 +7,7 @@
 
 #define PREDICT_SAMPLES 32 /* recent bubbles of one cause that a prediction rests on */
 #define PREDICT_LEAST 4    /* fewer longer ones than that: the remainder is unknown */
-#define PREDICT_STEADY 8   /* samples from which a small spread is believed */
+#define PREDICT_STEADY 8   /* samples from which a rhythm is believed */
 
 /* Lengths of the host's recent bubbles of one cause on one GPU, sorted. */
 struct predictor {
@@ -26,9 +26,11 @@ void predict_refresh(struct predictor *predictor, uint64_t board_id,
 /* Remainder of a bubble of this age: 25th percentile over the longer ones. False: unknown. */
 bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint64_t *left_ns);
 
-/* Close to the end that the host's rhythm predicts? True: an operation of this length would
- * probably end after it. Never true when bubbles vary or this one outlives all seen. */
-bool predict_end_near(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns);
+/* Would work of this length probably outlast the bubble? By the 12th percentile of the remainder,
+ * so that a job with a rhythm finds its GPU free when it comes back. A bubble that has just
+ * outlived all seen is expected to end any moment. False while fewer than PREDICT_STEADY are
+ * known. */
+bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns);
 
 /* Median length; 0 while fewer than PREDICT_STEADY are known. */
 uint64_t predict_median(const struct predictor *predictor);

@@ -2,6 +2,7 @@
  * says yes or no. No lock is held while waiting; callers of one GPU are served in order. */
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,6 +13,9 @@
 #define COPY_BYTES_PER_US 10000u  /* assumed until learned: 10 GB/s */
 #define SET_BYTES_PER_US 400000u
 #define COPY_BASE_NS 10000u
+#define SPIN_NS 60000ull        /* room will be there so soon: spinning keeps the GPU fed */
+#define SPIN_MOST_NS 2000000ull /* of one wait */
+#define SPIN_CORES 4
 
 uint64_t gate_epoch(const struct gate_gpu *gpu) {
     return idle_epoch(gpu->hosts, gpu->hosts_count, gpu->uuid);
@@ -76,12 +80,33 @@ static void sleep_ns(struct waiting *w, uint64_t ns) {
     nanosleep(&t, NULL);
 }
 
+/* On a machine of few cores a caller that spins takes the training's own. */
+static bool cores_to_spare(void) {
+    static _Atomic long cores;
+    long known = atomic_load_explicit(&cores, memory_order_relaxed);
+    if (!known) {
+        cpu_set_t own;
+        known = sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own) : 1;
+        atomic_store(&cores, known);
+    }
+    return known >= SPIN_CORES;
+}
+
+static void spin(void) {
+    for (int i = 0; i < 64; i++)
+        __asm__ volatile("" ::: "memory");
+}
+
 /* Sleeps as long as nothing can have changed, or as little as matters. */
 static void pause_caller(struct waiting *w, uint64_t median_ns, uint64_t now_ns) {
     uint64_t waited = now_ns - w->since_ns;
     uint64_t step;
     switch (w->closed) {
     case SFILL_CLOSED_IN_FLIGHT:
+        if (w->next_end_ns <= now_ns + SPIN_NS && waited < SPIN_MOST_NS && cores_to_spare()) {
+            spin();
+            return;
+        }
         step = w->next_end_ns > now_ns + 90000 ? w->next_end_ns - now_ns - 60000 : 20000;
         step = step > 300000 ? 300000 : step;
         break;

@@ -22,13 +22,17 @@ static uint64_t elapsed(const struct flight *flight, uint64_t now_ns) {
     return now_ns > begin ? sooner(now_ns - begin, sooner(op->mean_ns, op->bound_ns)) : 0;
 }
 
+uint64_t flight_left(const struct flight *flight, uint64_t now_ns) {
+    return flight->count ? flight->in_flight_ns - elapsed(flight, now_ns) : 0;
+}
+
 bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone, uint64_t budget_ns,
                      uint64_t now_ns) {
     if (flight->count == 0)
         return flight->tail - flight->head < FLIGHT_OPS;
     if (alone || flight->alone || flight->tail - flight->head >= FLIGHT_OPS)
         return false;
-    return flight->in_flight_ns - elapsed(flight, now_ns) + bound_ns <= budget_ns;
+    return flight_left(flight, now_ns) + bound_ns <= budget_ns;
 }
 
 uint64_t flight_release(struct flight *flight, const struct flown *op) {

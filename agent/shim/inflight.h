@@ -59,8 +59,11 @@ struct flight_done {
 typedef void (*flight_sink)(const struct flight_done *done, void *argument);
 
 /* Room for an operation within the budget? A longer one than the budget needs an empty GPU. */
-bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
-                     uint64_t budget_ns, uint64_t now_ns);
+bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone, uint64_t budget_ns,
+                     uint64_t now_ns);
+
+/* GPU time that what is in flight will still take, as thought now. */
+uint64_t flight_left(const struct flight *flight, uint64_t now_ns);
 
 /* Takes a released operation in; returns its ticket. flight_has_room() must have said yes. */
 uint64_t flight_release(struct flight *flight, const struct flown *op);

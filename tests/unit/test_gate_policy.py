@@ -160,16 +160,25 @@ def test_nothing_starts_just_before_a_steady_end(gate: Gate, board: TrainingBoar
     bubbles(board, [10_000 + us for us in (0, 20, 40, 60, 80, 100, 120, 140, 160, 180)])
     begin = board.gpus[0].bubble_begin_ns = NOW
     assert gate.decide(begin + 9 * MS, 200_000) == Closed.OPEN
-    assert gate.decide(begin + 9_950_000, 200_000) == Closed.TOO_LONG
+    # 200 us and the time to hand the GPU back (150 us) no longer fit.
+    assert gate.decide(begin + 9_700_000, 200_000) == Closed.TOO_LONG
     assert gate.decide(begin + 10_100_000, 200_000) == Closed.TOO_LONG
-    # The bubble has outlived all of them.
-    assert gate.decide(begin + 10_181_000, 200_000) == Closed.OPEN
+    # A bubble that has just outlived all of them is about to end; later it has left the rhythm.
+    assert gate.decide(begin + 10_181_000, 200_000) == Closed.TOO_LONG
+    assert gate.decide(begin + 10_500_000, 200_000) == Closed.OPEN
 
 
-def test_varying_ends_are_not_guarded(gate: Gate, board: TrainingBoard) -> None:
+def test_ends_that_vary_widely_do_not_stop_the_fill(gate: Gate, board: TrainingBoard) -> None:
     bubbles(board, [1000, 9000, 2000, 8000, 3000, 7000, 4000, 6000, 5000, 10_000])
     begin = board.gpus[0].bubble_begin_ns = NOW
     assert gate.decide(begin + 4_900_000, 200_000) == Closed.OPEN
+
+
+def test_short_bubbles_among_long_ones_are_left_alone(gate: Gate, board: TrainingBoard) -> None:
+    bubbles(board, [200] * 14 + [60_000] * 2 + [210] * 14 + [60_000] * 2)
+    begin = board.gpus[0].bubble_begin_ns = NOW
+    assert gate.decide(begin + 100_000, 50_000) == Closed.TOO_LONG
+    assert gate.decide(begin + 250_000, 50_000) == Closed.OPEN
 
 
 def test_short_bubbles_are_left_alone(gate: Gate, page: PolicyPage, board: TrainingBoard) -> None:
