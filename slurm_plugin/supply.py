@@ -115,8 +115,7 @@ def next_step(
     if not (twin.drained or twin.invalid) and twin.count == wanted.count:
         memory.raise_wanted_since = None
     memory.invalid = twin.invalid
-    lends_too_much = not (twin.drained or twin.invalid) and twin.count > wanted.count
-    memory.ready = not step.changes and not lends_too_much
+    memory.ready = not step.changes
     return step
 
 
@@ -137,11 +136,15 @@ def _within_ceiling(wanted: Wanted, memory: TwinMemory) -> Wanted:
 
 def _towards_registration(twin: Twin, memory: TwinMemory) -> Step:
     """Slurm refuses RESUME until the slurmd has registered with a count that it likes."""
-    if not _slurm_disliked(twin):
+    if not ours(twin):
         return NOTHING  # nothing that counts of ours could mend
-    good = memory.registered if twin.used else memory.ceiling
+    # Slurm gives its reason only where the node was not drained. While slots are in use and the
+    # count of the last registration is not known, only their end lets it register.
+    good = memory.ceiling
+    if twin.used and memory.registered is not None:
+        good = memory.registered
     count = good if good is not None and good != twin.count else None
-    note = None if memory.invalid else f"Slurm calls {twin.name} invalid: {twin.reason}"
+    note = None if memory.invalid else f"Slurm calls {twin.name} invalid ({twin.reason})"
     return Step(count=count, register=True, note=note)
 
 
@@ -167,8 +170,9 @@ def _count(
 ) -> Step:
     if twin.count == wanted.count:
         return NOTHING
-    if not twin.responding and twin.used:
-        return NOTHING  # about to register: the count must hold until it has
+    if not twin.responding:
+        # About to register: the count must hold until it has, and nothing starts there before.
+        return NOTHING
     if wanted.count < twin.count:
         memory.raise_wanted_since = None
         return Step(count=wanted.count)

@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket as net
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from db.wire import munge
+from tests.unit.munge_daemon import munge_socket
 
-pytestmark = pytest.mark.skipif(shutil.which("munged") is None, reason="munged is not installed")
-
-
-@pytest.fixture(scope="module")
-def munge_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("munge")
-    key = folder / "key"
-    key.write_bytes(os.urandom(128))
-    key.chmod(0o400)
-    path = folder / "sock"
-    daemon = subprocess.Popen(
-        [
-            "munged",
-            "--foreground",
-            "--force",
-            f"--key-file={key}",
-            f"--socket={path}",
-            f"--pid-file={folder / 'pid'}",
-            f"--seed-file={folder / 'seed'}",
-            f"--log-file={folder / 'log'}",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 10
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    yield str(path)
-    daemon.terminate()
-    daemon.wait(timeout=10)
+__all__ = ["munge_socket"]
 
 
 def test_a_credential_says_who_made_it_and_carries_its_payload(munge_socket: str) -> None:
