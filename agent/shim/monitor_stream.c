@@ -32,9 +32,13 @@ static enum stream_kind kind_of(CUstream stream) {
 
 static int free_slot(void) {
     unsigned used = atomic_load(&monitor_board->slots_used);
-    for (unsigned i = 0; i < used; i++)
-        if (atomic_load(&monitor_board->slots[i].state) == SFILL_SLOT_FREE)
+    for (unsigned i = 0; i < used; i++) {
+        struct sfill_stream_slot *slot = &monitor_board->slots[i];
+        if (atomic_load(&monitor_streams[i].gone) && monitor_slot_drained(slot))
+            monitor_stream_free(i); /* the helper has not come round yet */
+        if (atomic_load(&slot->state) == SFILL_SLOT_FREE)
             return (int)i;
+    }
     if (used == SFILL_MAX_STREAMS)
         return -1;
     return (int)used;

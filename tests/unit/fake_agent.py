@@ -6,6 +6,7 @@ does not listen, one that answers "aside".
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -21,9 +22,13 @@ from agent.shared_memory import SharedMemory
 class FakeAgent:
     """Listens on `path`; every process that attaches gets a training board of its own."""
 
-    def __init__(self, path: Path, *, answer: str = "monitor") -> None:
+    def __init__(
+        self, path: Path, *, answer: str = "monitor", version: int = LAYOUT_VERSION
+    ) -> None:
         self.path = path
         self.answer = answer
+        self.version = version
+        self.fill_present = False  # what new boards say
         self.boards: list[SharedMemory[TrainingBoard]] = []
         self.messages: list[packet.Packet] = []
         self.attached = threading.Event()
@@ -49,9 +54,10 @@ class FakeAgent:
 
     def stop(self) -> None:
         """Goes away as an agent does that is killed: all connections end."""
-        self._listener.close()
-        for connection in self._connections:
-            connection.close()
+        for one in (self._listener, *self._connections):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
         self.path.unlink(missing_ok=True)
 
     @property
@@ -84,6 +90,9 @@ class FakeAgent:
     def _attach(self, connection: socket.socket, control: list[tuple[int, int, bytes]]) -> None:
         if self.answer == "silent":
             return
+        if self.answer == "hang up":
+            connection.close()
+            return
         if self.answer == "aside":
             connection.send(packet.Packet("aside", {"reason": "a test"}).encode())
             return
@@ -104,10 +113,11 @@ class FakeAgent:
         memory = SharedMemory.create(TrainingBoard, "board")
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         head = memory.view.head
-        head.version = LAYOUT_VERSION
+        head.version = self.version
         head.size_bytes = len(memory.raw)
         head.board_id = int(fields["board_id"])
         head.process_id = struct.unpack("3i", peer)[0]
+        memory.view.fill_present = int(self.fill_present)
         head.magic = MAGIC_TRAINING
         self.boards.append(memory)
         text = packet.Packet("monitor", fields | {"size": str(len(memory.raw))}).encode()

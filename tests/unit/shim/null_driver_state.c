@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,6 +23,12 @@ static int streams_made, retained;
 static __thread void *stack[16];
 static __thread int depth;
 static number capturing;
+
+/* NULL_FAIL names what shall fail. */
+static int fails(const char *what) {
+    const char *wanted = getenv("NULL_FAIL");
+    return wanted && !strcmp(wanted, what);
+}
 
 EXPORT int cuGetProcAddress(const char *n, void **out, int v, uint64_t f) {
     null_count("cuGetProcAddress");
@@ -107,6 +114,8 @@ EXPORT int cuStreamGetFlags(void *stream, unsigned *out) {
 }
 EXPORT int cuStreamWriteValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags) {
     (void)flags;
+    if (fails("write"))
+        return 719;
     if (capturing && (uintptr_t)stream == capturing)
         return 900; /* a marker in a capture is a mistake that tests must see */
     null_count("cuStreamWriteValue64_v2");
@@ -136,7 +145,7 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
 }
 EXPORT int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
     (void)at, (void)bytes, (void)flags;
-    return 0;
+    return fails("register") ? 801 : 0;
 }
 EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags) {
     (void)flags;
