@@ -147,9 +147,9 @@ def _type(annotation: Any) -> str:
     if origin is typing.Literal:
         return ", ".join(str(one) for one in arguments)
     if origin is list:
-        return f"list of {_type(arguments[0])}"
+        return f"list, each {_type(arguments[0])}"
     if origin is dict:
-        return f"table of {_type(arguments[1])}"
+        return f"table, of each name a {_type(arguments[1])}"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return ", ".join(str(one.value) for one in annotation)
     names = {bool: "true, false", int: "whole number", float: "number", str: "text", Path: "path"}

@@ -29,23 +29,23 @@ class WebSettings(BaseSettings):
 
     listen: str = Field(
         default="127.0.0.1:8642",
-        description="ADDRESS:PORT to listen on. Loopback addresses only: there is no sign-in yet.",
+        description="where to listen, as ADDRESS:PORT; loopback only: there is no sign-in yet",
     )
     database_url: str = Field(
         default="sqlite:////var/lib/sfill/sfill.db",
-        description="The database that sfillctld fills, as an SQLAlchemy URL; only read.",
+        description="the database that sfillctld fills, as an SQLAlchemy URL; only read",
     )
     refresh_s: int = Field(
         default=5,
         ge=1,
         le=3600,
-        description="Seconds between two refreshes of an open page.",
+        description="time between two refreshes of an open page, seconds",
     )
     threads: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="Requests answered at the same time.",
+        description="requests answered at the same time",
     )
 
     @field_validator("listen")

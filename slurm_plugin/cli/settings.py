@@ -29,23 +29,23 @@ class CliSettings(BaseSettings):
 
     database_url: str = Field(
         default="sqlite:////var/lib/sfill/sfill.db",
-        description="The database to read, as an SQLAlchemy URL; default: [controller]"
-        " database_url. On SQLite its file must be readable by whoever runs sfill.",
+        description="the database to read, as an SQLAlchemy URL; default: [controller]"
+        " database_url. On SQLite its file must be readable by whoever runs sfill",
     )
     controller_url: str = Field(
         default="http://127.0.0.1:8641",
-        description="Where sfillctld answers, for off and on; default: [controller] listen.",
+        description="where sfillctld answers, for off and on; default: [controller] listen",
     )
     munge_socket: str = Field(
         default="",
-        description="Socket of munged; empty is the system's own; default: [controller]"
-        " munge_socket.",
+        description="munged's socket; empty: munge's default; if not given, [controller]"
+        " munge_socket",
     )
     timeout_s: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="Seconds that off and on wait for sfillctld.",
+        description="how long off and on wait for sfillctld, seconds",
     )
 
     @field_validator("controller_url")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic_settings import BaseSettings
 
 from deploy.settings_table import CLASSES, TARGET, VARIABLES, settings_page
 
@@ -19,7 +20,7 @@ def test_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("entry", CLASSES, ids=lambda entry: entry[0])
-def test_every_setting_is_described(entry: tuple[str, str, type]) -> None:
+def test_every_setting_is_described(entry: tuple[str, str, type[BaseSettings]]) -> None:
     for name, info in entry[2].model_fields.items():
         assert info.description, f"[{entry[0]}] {name} has no description"
 
