@@ -58,7 +58,7 @@ class AgentSettings(BaseSettings):
     )
     # Controller
     controller_url: str = Field(
-        default="http://127.0.0.1:6850", description="where sfillctld listens; empty: no controller"
+        default="http://127.0.0.1:8641", description="where sfillctld listens; empty: no controller"
     )
     munge_socket: str = Field(default="", description="munged's socket; empty: munge's default")
     report_interval_s: float = Field(
