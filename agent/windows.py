@@ -39,6 +39,7 @@ class Windows:
         key = (gpu, board_id)
         if key not in self._bubbles:
             self._bubbles[key] = BubblesOfBoard(attached_ns=attached_ns)
+        self._bubbles[key].gone_ns = 0  # a process may have attached again
         return self._bubbles[key]
 
     def gone(self, board_id: int, now_ns: int) -> None:
