@@ -22,6 +22,7 @@ class BubbleTime:
 
     count: int
     length_ns: int
+    typical_ns: float = 0.0  # length, weighted by length
 
 
 @dataclass
@@ -64,9 +65,12 @@ def bubble_time(boards: list[BubblesOfBoard], begin_ns: int, end_ns: int) -> Bub
         idle = board.clipped(begin_ns, end_ns) + _outside(life, begin_ns, end_ns)
         common = _intersection(common, _disjoint(idle))
     kept = [each for each in common if _counts(each, begin_ns, end_ns)]
+    lengths = [end - begin for begin, end in kept]
+    total = sum(lengths)
     return BubbleTime(
         count=sum(1 for _, end in kept if end < end_ns),
-        length_ns=sum(end - begin for begin, end in kept),
+        length_ns=total,
+        typical_ns=sum(each * each for each in lengths) / total if total else 0.0,
     )
 
 

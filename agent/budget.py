@@ -2,8 +2,9 @@
 
 Intrusion over wall time is looked at twice: over a short span, which steers, and over a sliding
 window and the whole job, which stop. Steering is additive increase, multiplicative decrease of the
-work in flight; at its floor the least bubble grows instead. Over the budget filling stops for a
-back-off that doubles each time.
+work in flight; at its floor the least bubble grows instead, up to half of a typical bubble: a
+return of training costs the same after a short bubble as after a long one. Over the budget filling
+stops for a back-off, which grows while stops follow each other closely.
 """
 
 from __future__ import annotations
@@ -15,28 +16,34 @@ from agent.settings import AgentSettings
 _STEER_SPAN_NS = 5_000_000_000
 _STEP_NS = 1_000_000_000
 _LEAST_SPAN_NS = 10_000_000_000
-_CALM_NS = 60_000_000_000
 _INCREASE_US = 20
 _MIN_BUBBLE_STEP_US = 100
 
 
 class Budget:
-    """One host job's budget; all times monotonic nanoseconds of the caller's clock."""
+    """One host job's budget; all times monotonic nanoseconds of the caller's clock.
 
-    def __init__(self, slowdown: float, settings: AgentSettings, started_ns: int) -> None:
+    `spent_ns` is the intrusion since `started_ns` that an agent before this one has counted.
+    `typical_bubble_us` is the length of the job's bubbles, weighted by length; 0: not known.
+    """
+
+    def __init__(
+        self, slowdown: float, settings: AgentSettings, started_ns: int, spent_ns: int = 0
+    ) -> None:
         self.slowdown = slowdown
         self.in_flight_us = settings.in_flight_us
         self.min_bubble_us = settings.min_bubble_us
         self.stopped = False
+        self.typical_bubble_us = 0.0
         self._settings = settings
         self._started_ns = started_ns
         self._window_ns = round(settings.budget_window_s * 1e9)
         self._charges: deque[tuple[int, int]] = deque()
         self._window_sum_ns = 0
-        self._total_ns = 0
+        self._total_ns = spent_ns
         self._stopped_until_ns = 0
         self._back_off_s = settings.back_off_s
-        self._last_stop_ns = started_ns
+        self._resumed_ns = started_ns
         self._last_step_ns = started_ns
 
     def charge(self, now_ns: int, intrusion_ns: int) -> None:
@@ -88,27 +95,36 @@ class Budget:
                 self.in_flight_us = max(settings.in_flight_min_us, self.in_flight_us // 2)
             else:
                 raised = max(self.min_bubble_us * 2, _MIN_BUBBLE_STEP_US)
-                self.min_bubble_us = min(settings.min_bubble_max_us, raised)
+                self.min_bubble_us = min(self._most_min_bubble_us(), raised)
         elif recent < self.slowdown / 4:
             if self.min_bubble_us > settings.min_bubble_us:
-                lowered = self.min_bubble_us - _MIN_BUBBLE_STEP_US
+                lowered = self.min_bubble_us * 3 // 4 - _MIN_BUBBLE_STEP_US
                 self.min_bubble_us = max(settings.min_bubble_us, lowered)
             else:
                 self.in_flight_us = min(settings.in_flight_us, self.in_flight_us + _INCREASE_US)
 
+    def _most_min_bubble_us(self) -> int:
+        most = round(self.typical_bubble_us / 2) or self._settings.min_bubble_us
+        return max(self._settings.min_bubble_us, min(self._settings.min_bubble_max_us, most))
+
     def _stop(self, now_ns: int, fraction: float) -> str:
-        if now_ns - self._last_stop_ns > _CALM_NS:
-            self._back_off_s = self._settings.back_off_s
+        self._adapt_back_off((now_ns - self._resumed_ns) / 1e9)
         self.stopped = True
-        self._last_stop_ns = now_ns
         self._stopped_until_ns = now_ns + round(self._back_off_s * 1e9)
         self.in_flight_us = self._settings.in_flight_min_us
         text = (
             f"intrusion {fraction:.2%} is over the budget of {self.slowdown:.2%}: "
             f"filling stops for {self._back_off_s:g} s"
         )
-        self._back_off_s = min(self._settings.back_off_max_s, self._back_off_s * 2)
         return text
+
+    def _adapt_back_off(self, filled_s: float) -> None:
+        """Longer after a short stretch of filling, shorter after a long one."""
+        settings = self._settings
+        if filled_s < self._back_off_s:
+            self._back_off_s = min(settings.back_off_max_s, self._back_off_s * 2)
+        elif filled_s > 2 * self._back_off_s:
+            self._back_off_s = max(settings.back_off_s, self._back_off_s / 2)
 
     def _try_resume(self, now_ns: int) -> str:
         if now_ns < self._stopped_until_ns:
@@ -117,5 +133,5 @@ class Budget:
         if fraction > self.slowdown:
             return ""
         self.stopped = False
-        self._last_stop_ns = now_ns
+        self._resumed_ns = now_ns
         return f"intrusion is down to {fraction:.2%}: filling goes on"

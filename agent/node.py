@@ -80,7 +80,10 @@ class Node:
     def budget_of(self, host: HostJob) -> Budget:
         """The host job's intrusion budget, made at first use."""
         if host.job_id not in self.budgets:
-            self.budgets[host.job_id] = Budget(host.slowdown, self.settings, now_ns())
+            age_ns = max(0, self.clock.now_us() - host.started_at_us) * 1000
+            self.budgets[host.job_id] = Budget(
+                host.slowdown, self.settings, now_ns() - age_ns, round(host.intrusion_us * 1000)
+            )
         return self.budgets[host.job_id]
 
     def room_of(self, gpu: Gpu) -> Room:

@@ -106,6 +106,7 @@ class Windows:
         found = bubble_time(boards, self.began_ns, now_ns)
         length_us = found.length_ns / 1000
         host.bubble_us += length_us
+        self.node.budget_of(host).typical_bubble_us = found.typical_ns / 1000
         share = found.length_ns / max(1, now_ns - self.began_ns)
         gpu.bubble_share += _SHARE_WEIGHT * (share - gpu.bubble_share)
         self.node.ledger.add(

@@ -106,6 +106,9 @@ class RunningAgent:
         asyncio.run(serve())
 
     def stop(self) -> None:
+        """Stops it as SIGTERM does; once is enough."""
+        if not self._thread.is_alive():
+            return
         self._loop.call_soon_threadsafe(self.agent.stop)
         self._thread.join(10)
         assert not self._thread.is_alive()

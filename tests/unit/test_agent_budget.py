@@ -32,12 +32,38 @@ def test_below_half_the_budget_nothing_changes() -> None:
 
 def test_above_half_in_flight_shrinks_then_bubbles_must_be_longer() -> None:
     budget = Budget(0.01, settings(), 0)
+    budget.typical_bubble_us = 1000
     run(budget, 1, 8, 0.008)
     assert budget.in_flight_us < 200
     run(budget, 8, 30, 0.008)
     assert budget.in_flight_us == settings().in_flight_min_us
-    assert budget.min_bubble_us > 100
+    assert budget.min_bubble_us == 500
     assert not budget.stopped
+
+
+def test_bubbles_of_the_usual_length_are_never_given_up() -> None:
+    budget = Budget(0.01, settings(), 0)
+    budget.typical_bubble_us = 150
+    run(budget, 1, 40, 0.009)
+    assert budget.min_bubble_us == 100
+
+
+def test_what_an_agent_before_has_counted_counts() -> None:
+    budget = Budget(0.01, settings(), 0, spent_ns=2 * SECOND)
+    assert run(budget, 100, 101, 0.0)
+    assert budget.stopped
+
+
+def test_filling_that_costs_a_little_too_much_goes_on_most_of_the_time() -> None:
+    budget = Budget(0.01, settings(), 0)
+    filled = 0
+    for second in range(1, 1200):
+        if not budget.stopped:
+            filled += 1
+            budget.charge(second * SECOND, round(0.013 * SECOND))
+        budget.control(second * SECOND)
+    assert filled / 1200 > 0.6
+    assert budget.total_fraction(1200 * SECOND) <= 0.0105
 
 
 def test_when_it_is_calm_again_both_come_back() -> None:
