@@ -62,7 +62,7 @@ static void narrow(const char *list, const uint32_t *all, unsigned all_count) {
     }
 }
 
-CUresult devices_find(void) {
+CUresult devices_find(bool all_nodes) {
     uint32_t all[SIM_GPUS];
     unsigned all_count = 0;
     count = 0;
@@ -70,7 +70,7 @@ CUresult devices_find(void) {
         for (uint32_t minor = 0; minor < SIM_GPUS; minor++)
             if (may_open(minor))
                 all[all_count++] = minor;
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    const char *list = all_nodes ? NULL : getenv("CUDA_VISIBLE_DEVICES");
     if (list) {
         narrow(list, all, all_count);
     } else {

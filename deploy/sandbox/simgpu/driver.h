@@ -72,7 +72,7 @@ struct transfer {
 };
 
 /* devices.c */
-CUresult devices_find(void);
+CUresult devices_find(bool all_nodes); /* true: whatever CUDA_VISIBLE_DEVICES says */
 unsigned devices_count(void);
 uint32_t device_minor(CUdevice device);
 bool device_valid(CUdevice device);

@@ -21,7 +21,7 @@ static void after_fork(void) {
 }
 
 static CUresult initialise(void) {
-    CUresult found = devices_find();
+    CUresult found = devices_find(false);
     if (found)
         return found;
     if (!world_open())
