@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from agent.nvml import Device
 from agent.policy import Policy
+from agent.turns import Turns
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Gpu:
     fault: str = ""
     ready_ns: dict[int, int] = field(default_factory=dict)  # training board id -> ready since
     bubble_share: float = 0.0  # recent
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def uuid(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from agent.admission import Candidate, Room, room, slots, slots_held, warm
 from agent.attachments import Fill, Training
@@ -126,6 +127,8 @@ class Node:
             FillVerdict(fill.job_id, self._verdict(gpu, host, fill), fill.memory_bytes)
             for fill in fills
         ]
+        if sum(verdict.closed == Closed.OPEN for verdict in verdicts) > 1:
+            verdicts = self._leave_out_idle(gpu, verdicts)
         # Shut before the boards change, open after: a gate never sees more than is true.
         if any(verdict.closed != Closed.OPEN for verdict in verdicts) or not verdicts:
             gpu.policy.write_fills(verdicts)
@@ -152,6 +155,17 @@ class Node:
         if self.budget_of(host).stopped:
             return Closed.BUDGET
         return Closed.OPEN
+
+    @staticmethod
+    def _leave_out_idle(gpu: Gpu, verdicts: list[FillVerdict]) -> list[FillVerdict]:
+        """Of several fills that may run, only those that want to take turns."""
+        active = gpu.turns.active(now_ns())
+        return [
+            replace(verdict, closed=Closed.TURN)
+            if verdict.closed == Closed.OPEN and verdict.job_id not in active
+            else verdict
+            for verdict in verdicts
+        ]
 
     def _tuning(self, host: HostJob | None) -> Tuning:
         settings = self.settings
@@ -203,6 +217,7 @@ class Node:
             self._tell_shut(training)
         for gpu in self.gpus.values():
             changed |= self._read_ready(gpu)
+            gpu.turns.look(self.fills_on(gpu.uuid), gpu.uuid, now_ns())
         return changed
 
     def board_moved(self, training: Training, before: set[str]) -> None:

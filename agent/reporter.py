@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 
 from pydantic import ValidationError
 
@@ -45,7 +46,10 @@ class Spooler(threading.Thread):
 
     def run(self) -> None:
         while not self._ending.wait(self._interval_s):
-            self.store()
+            try:
+                self.store()
+            except Exception:
+                log.exception("an unforeseen error in the spooler")
 
     def store(self) -> None:
         """Stores all that waits."""
@@ -102,11 +106,19 @@ class Reporter(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping:
-            more = self.report()
-            if more:
+            if self._report_safely():
                 continue
             self._wake.wait(self._pause_s())
             self._wake.clear()
+        self._report_safely()
+
+    def _report_safely(self) -> bool:
+        try:
+            return self.report()
+        except Exception:
+            log.exception("an unforeseen error in the reporter")
+            self._failures += 1
+            return False
 
     def _pause_s(self) -> float:
         slower = self._settings.report_interval_s * float(1 << min(self._failures, 8))
@@ -124,7 +136,7 @@ class Reporter(threading.Thread):
             body = f'{body[:-1]},"batch":{batch.text}}}'
         try:
             answer = self._post(body.encode())
-        except (OSError, ValueError, munge.MungeError) as error:
+        except (OSError, ValueError, HTTPException, munge.MungeError) as error:
             self._tell(str(error))
             return False
         self._tell("")
