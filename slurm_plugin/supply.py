@@ -150,7 +150,9 @@ def _towards_registration(twin: Twin, memory: TwinMemory) -> Step:
 
 def _nothing_to_lend(twin: Twin, wanted: Wanted) -> Step:
     # The count stays: the ceiling of a drained twin lets larger jobs wait instead of being refused.
-    return NOTHING if twin.drained else Step(drain=wanted.reason)
+    if twin.drained and not twin.reason.startswith(OUR_REASON):
+        return NOTHING
+    return NOTHING if twin.drained and twin.reason == wanted.reason else Step(drain=wanted.reason)
 
 
 def _resume(twin: Twin, wanted: Wanted, memory: TwinMemory) -> Step:

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from slurm_plugin.cluster.interface import (
     Partition,
     Twin,
 )
-from slurm_plugin.cluster.parsing import fields, parse_job, parse_partition, parse_twin
+from slurm_plugin.cluster.parsing import (
+    fields,
+    parse_job,
+    parse_partition,
+    parse_twin,
+    with_count,
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,15 +87,17 @@ class CommandCluster:
         self._run("scontrol", "update", f"PartitionName={name}", f"State={state}", *more)
 
     def twins(self, names: Collection[str]) -> dict[str, Twin]:
-        found: dict[str, Twin] = {}
+        twins = (parse_twin(line, self._gres) for line in self._nodes(names))
+        return {twin.name: twin for twin in twins}
+
+    def _nodes(self, names: Collection[str]) -> Iterator[str]:
+        """The line of each node that Slurm knows."""
         for some in _portions(names):
             # -d adds what is in use; a name that is unknown is said on standard output.
             text = self._run("scontrol", "-d", "show", "node", ",".join(some), "-o")
             for line in text.splitlines():
                 if line.startswith("NodeName="):
-                    twin = parse_twin(line, self._gres)
-                    found[twin.name] = twin
-        return found
+                    yield line
 
     def hosts_of(self, node: str) -> tuple[str, ...]:
         for line in self._run("scontrol", "show", "node", node, "-o").splitlines():
@@ -105,7 +114,14 @@ class CommandCluster:
         self._update_nodes(names, "State=RESUME")
 
     def set_count(self, names: Collection[str], count: int) -> None:
-        self._update_nodes(names, f"Gres={self._gres}:{count}")
+        # Slurm replaces the whole list: what else a node has must be written again.
+        by_list: dict[str, list[str]] = defaultdict(list)
+        for line in self._nodes(names):
+            known = fields(line)
+            listed = with_count(known.get("Gres", ""), self._gres, count)
+            by_list[listed].append(known["NodeName"])
+        for listed, some in by_list.items():
+            self._update_nodes(some, f"Gres={listed}")
 
     def _update_nodes(self, names: Collection[str], *what: str) -> None:
         """All of `names`, even when Slurm refuses it for one of them."""

@@ -98,7 +98,7 @@ class SlurmCluster(Protocol):
         ...
 
     def set_count(self, names: Collection[str], count: int) -> None:
-        """Set the number of slots that these nodes have."""
+        """Set the number of slots that these nodes have; their other GRES stay."""
         ...
 
     def job(self, job_id: int) -> Job | None:

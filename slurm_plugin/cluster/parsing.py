@@ -59,7 +59,7 @@ def parse_gres(text: str, name: str) -> int:
     """The count of one GRES in `gpu:a100:4(S:0-1),fill:32`; 0 when it is not there."""
     total = 0
     for item in _split(text):
-        words = re.sub(r"\(.*", "", item).removeprefix("gres:").removeprefix("gres/").split(":")
+        words = _plain(item).split(":")
         if words[0] != name:
             continue
         number = re.fullmatch(r"(\d+)([KMGT]?)", words[-1]) if len(words) > 1 else None
@@ -67,6 +67,18 @@ def parse_gres(text: str, name: str) -> int:
             raise ClusterError(f"scontrol shows a GRES count that is no number: {item}")
         total += int(number.group(1)) * _SUFFIX[number.group(2)] if number else 1
     return total
+
+
+def with_count(text: str, name: str, count: int) -> str:
+    """A node's list of GRES with another count for one of them, as `scontrol update` takes it."""
+    items = [_plain(item) for item in _split(text)]
+    others = [item for item in items if item.split(":")[0] != name]
+    return ",".join([*others, f"{name}:{count}"])
+
+
+def _plain(item: str) -> str:
+    """`gpu:a100:4(S:0-1)` without what Slurm adds when it prints it."""
+    return re.sub(r"\(.*", "", item).removeprefix("gres:").removeprefix("gres/")
 
 
 def _split(text: str) -> list[str]:

@@ -128,11 +128,25 @@ def cluster(recorded: Recorded, timeout_s: float = 5.0) -> CommandCluster:
     return CommandCluster(slurm_bin=str(recorded.folder), timeout_s=timeout_s)
 
 
+def test_setting_the_count_keeps_what_else_a_node_has(recorded: Recorded) -> None:
+    recorded.says(
+        "scontrol",
+        'case "$*" in *show*) echo "NodeName=f1 Gres=gpu:a100:4(S:0-1),fill:32 State=IDLE";'
+        ' echo "NodeName=f2 Gres=fill:32,nic:4 State=IDLE"; echo "NodeName=f3 Gres=fill:7 X=";'
+        ' echo "NodeName=f4 Gres=fill:9 X=";; esac',
+    )
+    cluster(recorded).set_count(["f1", "f2", "f3", "f4"], 6)
+    assert recorded.calls()[1:] == [
+        ["scontrol", "update", "NodeName=f1", "Gres=gpu:a100:4,fill:6"],
+        ["scontrol", "update", "NodeName=f2", "Gres=nic:4,fill:6"],
+        ["scontrol", "update", "NodeName=f3,f4", "Gres=fill:6"],
+    ]
+
+
 def test_twins_with_equal_values_are_changed_by_one_call(recorded: Recorded) -> None:
     recorded.says("scontrol", "exit 0")
     slurm = cluster(recorded)
     slurm.drain({"f2", "f1"}, "sfill: nothing to lend")
-    slurm.set_count({"f3"}, 6)
     slurm.resume({f"f{n}" for n in range(1200)})
     calls = recorded.calls()
     assert calls[0] == [
@@ -142,8 +156,7 @@ def test_twins_with_equal_values_are_changed_by_one_call(recorded: Recorded) -> 
         "State=DRAIN",
         "Reason=sfill: nothing to lend",
     ]
-    assert calls[1] == ["scontrol", "update", "NodeName=f3", "Gres=fill:6"]
-    assert len(calls) == 2 + 3
+    assert len(calls) == 1 + 3
 
 
 def test_what_slurm_refuses_for_one_twin_is_done_for_the_others(recorded: Recorded) -> None:

@@ -77,6 +77,8 @@ def step(seen: Twin, count: int, memory: TwinMemory | None = None, now_s: float 
 def test_nothing_to_lend_drains_once_and_leaves_the_count() -> None:
     assert step(twin(), 0) == Step(drain=REASON_NOTHING)
     assert not step(twin(6, 0, "DRAIN", reason=REASON_NOTHING), 0).changes
+    # The reason follows, where it is ours.
+    assert step(twin(6, 0, "DRAIN", reason=REASON_SILENT), 0) == Step(drain=REASON_NOTHING)
 
 
 def test_something_to_lend_sets_the_count_and_resumes_in_one_step() -> None:
