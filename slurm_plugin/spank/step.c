@@ -115,7 +115,7 @@ int step_options_done(spank_t spank) {
 }
 
 /* Opens the GPU in the cgroups of this process; as root for job and step, again as the user once
- * Slurm has put an srun task into a cgroup of its own. */
+ * Slurm has put the task into a cgroup of its own. */
 static bool open_devices(void) {
     char request[256], answer[AGENT_MESSAGE_SIZE];
     snprintf(request, sizeof request, "task\njob_id=%u\nstep_id=%u\nprocess_id=%d\n", job_id,
@@ -170,7 +170,7 @@ int step_task(spank_t spank) {
     case ROLE_FILL:
         if (access(role.preload, R_OK) != 0)
             refuse("the interposer's library can't be read");
-        else if (step_id == STEP_BATCH || open_devices()) {
+        else if (open_devices()) {
             step_environment_fill(spank, &role);
             return ESPANK_SUCCESS;
         }
