@@ -1,0 +1,191 @@
+"""Reads the log that the simulated driver keeps of one GPU (log.h states the layout).
+
+All times are CLOCK_MONOTONIC in nanoseconds, as in board.h.
+"""
+
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+MAGIC = 0x31474F4C4D495331
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+FLAG_COMMUNICATION = 8
+FLAG_KILLED = 16
+
+_HEADER = struct.Struct("<QIIQ40s")
+_OPERATION = struct.Struct("<BBHIIIQQQQQQ")
+_SWITCH = struct.Struct("<BBHIIIQQ32x")
+_CONTEXT = struct.Struct("<BBHIIIIIQQ16s8x")
+_NAME = struct.Struct("<BBHII52s")
+
+
+class Kind(IntEnum):
+    """What an operation is (enum sim_kind). Kinds up to SET occupy the compute engine."""
+
+    KERNEL = 1
+    COPY = 2
+    SET = 3
+    MARK = 4
+
+
+_CONTEXT_TYPE, _NAME_TYPE, _SWITCH_TYPE = 64, 65, 66
+
+
+class LogError(Exception):
+    """The file is not such a log; the message says which file and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One finished operation. ready_ns: when it could have run had its process had the GPU to
+    itself, the later of its launch and the end of what came before it in its stream."""
+
+    kind: Kind
+    flags: int
+    context: int
+    name: str
+    stream: int
+    id: int
+    launch_ns: int
+    ready_ns: int
+    start_ns: int
+    end_ns: int
+    bytes: int
+
+    @property
+    def communication(self) -> bool:
+        """Is it a collective's kernel?"""
+        return bool(self.flags & FLAG_COMMUNICATION)
+
+    @property
+    def killed(self) -> bool:
+        """Did its process die while it ran?"""
+        return bool(self.flags & FLAG_KILLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Who a context belongs to. job: SLURM_JOB_ID of the process, 0 without."""
+
+    number: int
+    pid: int
+    uid: int
+    job: int
+    at_ns: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The GPU went from one context to another; it did nothing from begin_ns to end_ns."""
+
+    source: int
+    target: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class GpuLog:
+    """All that is known of one GPU, in the order in which it ended."""
+
+    gpu: int
+    operations: list[Operation] = field(default_factory=list)
+    contexts: dict[int, Context] = field(default_factory=dict)
+    switches: list[Switch] = field(default_factory=list)
+
+    def contexts_of(
+        self,
+        *,
+        jobs: Collection[int] = (),
+        pids: Collection[int] = (),
+        commands: Collection[str] = (),
+    ) -> frozenset[int]:
+        """Numbers of the contexts of these jobs, processes or programs (any that matches).
+
+        commands are compared with the first 15 bytes of a program's name, which is all that the
+        log keeps.
+        """
+        short = {command[:15] for command in commands}
+        return frozenset(
+            c.number
+            for c in self.contexts.values()
+            if c.job in jobs or c.pid in pids or c.command in short
+        )
+
+
+def log_path(state_dir: Path, gpu: int) -> Path:
+    """Where the driver keeps the log of the GPU with this minor number."""
+    return state_dir / f"log-{gpu}.bin"
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _records(path: Path) -> tuple[int, memoryview]:
+    data = path.read_bytes()
+    if len(data) < HEADER_BYTES:
+        raise LogError(f"{path}: {len(data)} bytes are too few for a log of a simulated GPU")
+    magic, gpu, record_bytes, count, _boot = _HEADER.unpack_from(data)
+    if magic != MAGIC or record_bytes != RECORD_BYTES:
+        raise LogError(f"{path}: not the log of a simulated GPU")
+    return gpu, memoryview(data)[HEADER_BYTES : HEADER_BYTES + count * RECORD_BYTES]
+
+
+def _context(raw: memoryview) -> Context:
+    _type, _flags, _zero, number, pid, uid, job, _gpu, at, _ticks, command = _CONTEXT.unpack(raw)
+    return Context(number, pid, uid, job, at, _text(command))
+
+
+def read_log(path: Path) -> GpuLog:
+    """Reads a log, also while it grows.
+
+    Raises:
+        LogError: it is no such log.
+        OSError: it cannot be read.
+    """
+    gpu, records = _records(path)
+    log = GpuLog(gpu)
+    names: dict[int, str] = {}
+    seen: set[int] = set()
+    for at in range(0, len(records) - RECORD_BYTES + 1, RECORD_BYTES):
+        raw = records[at : at + RECORD_BYTES]
+        kind = raw[0]
+        if kind <= Kind.MARK:
+            _type, flags, _zero, context, name, stream, number, *times, size = _OPERATION.unpack(
+                raw
+            )
+            if number in seen:  # written again after its writer died
+                continue
+            seen.add(number)
+            text = names.get(name, "") if kind == Kind.KERNEL else ""
+            launch, ready, start, end = times
+            log.operations.append(
+                Operation(
+                    Kind(kind),
+                    flags,
+                    context,
+                    text,
+                    stream,
+                    number,
+                    launch,
+                    ready,
+                    start,
+                    end,
+                    size,
+                )
+            )
+        elif kind == _SWITCH_TYPE:
+            _type, _flags, _zero, target, source, _pad, begin, end = _SWITCH.unpack(raw)
+            log.switches.append(Switch(source, target, begin, end))
+        elif kind == _NAME_TYPE:
+            _type, _flags, _zero, _context_number, number, text_raw = _NAME.unpack(raw)
+            names[number] = _text(text_raw)
+        elif kind == _CONTEXT_TYPE:
+            context_read = _context(raw)
+            log.contexts[context_read.number] = context_read
+    return log
