@@ -140,6 +140,7 @@ def test_audit_pages_meet_without_gap(client: FlaskClient) -> None:
         after = f"&after={data['next']}"
     download = data_of(client.get("/audit.json?fill_job=203"))
     assert seen == [row["id"] for row in download]
+    assert data_of(client.get("/api/audit/sums?fill_job=203"))["rows"] == len(seen)
     assert len(seen) == len(set(seen)) > 300
 
 

@@ -99,7 +99,7 @@ def test_zero_and_nothing_look_different(dashboard: Dashboard, watched: Watched)
 def test_audit_rows_equal_the_database(dashboard: Dashboard, watched: Watched) -> None:
     page = watched.open(dashboard.address + "/audit?fill_job=203")
     rows = stored(dashboard, BubbleUse.fill_slurm_job_id == 203)
-    assert f"{len(rows):,} uses" in page.locator("#sums").inner_text()
+    expect(page.locator("#sums")).to_contain_text(f"{len(rows):,} uses")
     page.get_by_role("button", name="Older rows").click()
     expect(page.locator("#rows tbody tr")).to_have_count(200)
     kernels = page.locator("#rows td:nth-child(8)").all_inner_texts()
@@ -156,6 +156,14 @@ def test_keyboard_reaches_the_content(dashboard: Dashboard, watched: Watched) ->
     assert page.evaluate("document.activeElement.textContent") == "Skip to content"
     page.keyboard.press("Enter")
     assert re.search(r"#main$", page.url)
+
+
+def test_refresh_keeps_the_focus(dashboard: Dashboard, watched: Watched) -> None:
+    page = watched.open(dashboard.address + "/jobs")
+    page.locator("#fills a").first.focus()
+    before = page.locator("#fresh").inner_text()
+    expect(page.locator("#fresh")).not_to_have_text(before, timeout=10_000)
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "/jobs/fill/203"
 
 
 def test_failure_keeps_what_is_shown(dashboard: Dashboard, watched: Watched) -> None:

@@ -26,10 +26,16 @@ const table = new Table("rows", [
   { title: "Intrusion", number: true, cell: (row) => (row.intrusion_us ? length(row.intrusion_us) : h("span", { class: "sub" }, "0")) },
 ], "No bubble was used that matches.");
 
-function onFirst(data, filters) {
+const SUMS_EVERY_MS = 30000; // they read every row of the filter: not at each refresh
+let summed = { query: null, at: 0 };
+
+async function onFirst(data, filters) {
   const query = filters.toString();
   for (const suffix of ["csv", "json"]) byId(suffix).href = `/audit.${suffix}${query ? `?${query}` : ""}`;
-  const { sums } = data;
+  if (query === summed.query && Date.now() - summed.at < SUMS_EVERY_MS) return;
+  summed = { query, at: Date.now() };
+  const sums = await fetchJson(`/api/audit/sums?${query}`);
+  if (query !== summed.query) return; // an older answer came late
   byId("sums").textContent = sums.rows
     ? `${count(sums.rows)} uses · ${count(sums.kernels)} kernels · ${length(sums.gpu_time_us)} of GPU time · ${length(sums.intrusion_us)} of intrusion`
     : "";

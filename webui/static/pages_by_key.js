@@ -44,8 +44,8 @@ export function pagesByKey({ api, table, onFirst }) {
       problem("");
       next = data.next;
       older.hidden = next === null;
-      onFirst(data, filters());
       table.show(data.rows);
+      await onFirst(data, filters());
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       problem(error.message);
