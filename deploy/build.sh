@@ -9,6 +9,5 @@ mkdir -p "$build"
 exec 9>"$build/.lock"
 flock 9
 for part in agent/shim deploy/sandbox/simgpu slurm_plugin/spank; do
-    [ -e "$repository/$part/Makefile" ] || continue # PARTIAL
-    make --no-print-directory -s -j2 -C "$repository/$part" BUILD="$build" || [ -n "${SFILL_PARTIAL:-}" ]
+    make --no-print-directory -s -j2 -C "$repository/$part" BUILD="$build"
 done

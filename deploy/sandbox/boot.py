@@ -136,8 +136,7 @@ def _start_agents(sandbox: Sandbox) -> None:
             folder.mkdir(exist_ok=True)
         # Jobs on the twin speak to the same agent.
         sandbox.agent_socket(twin).symlink_to(sandbox.agent_socket(node).name)
-        if product.has("agent/main.py"):
-            daemons.start(sandbox, f"sfilld-{node}")
+        daemons.start(sandbox, f"sfilld-{node}")
 
 
 def _start_slurmdbd(sandbox: Sandbox) -> None:
@@ -165,9 +164,8 @@ def _start_slurm(sandbox: Sandbox) -> None:
 
 
 def _start_controller(sandbox: Sandbox, web: bool) -> None:
-    if product.has("slurm_plugin/controller/main.py"):
-        daemons.start(sandbox, "sfillctld")
-    if web and product.has("webui/main.py"):
+    daemons.start(sandbox, "sfillctld")
+    if web:
         daemons.start(sandbox, "sfill-web")
 
 
@@ -182,11 +180,10 @@ def _wait_for_nodes(sandbox: Sandbox) -> None:
     def lends() -> bool:
         return client.run("sinfo", "-h", "-p", "fill", "-o", "%a").stdout.split()[:1] == ["up"]
 
-    for node in sandbox.nodes if product.has("agent/main.py") else []:
+    for node in sandbox.nodes:
         services.wait_for(sandbox, f"sfilld-{node}", sandbox.agent_socket(node).exists, 20.0)
     services.wait_for(sandbox, "slurmctld", trains, 20.0)
-    if product.has("slurm_plugin/controller/main.py"):
-        services.wait_for(sandbox, "sfillctld", lends, 20.0)
+    services.wait_for(sandbox, "sfillctld", lends, 20.0)
 
 
 if __name__ == "__main__":

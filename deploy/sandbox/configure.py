@@ -47,14 +47,13 @@ def _write_slurm(sandbox: Sandbox, install: SlurmInstall) -> None:
     )
     (sandbox.etc / "gres.conf").write_text(_gres_lines(sandbox))
     _render(f"cgroup-v{sandbox.cgroup_version}.conf", sandbox.etc / "cgroup.conf")
-    if (sandbox.folder / "lib/spank_fill.so").exists():  # PARTIAL
-        _render(
-            "plugstack.conf",
-            sandbox.etc / "plugstack.conf",
-            folder=str(sandbox.folder),
-            scontrol=str(_commands(sandbox) / "scontrol"),
-            gib=str(sandbox.slots_of_one_gpu),
-        )
+    _render(
+        "plugstack.conf",
+        sandbox.etc / "plugstack.conf",
+        folder=str(sandbox.folder),
+        scontrol=str(_commands(sandbox) / "scontrol"),
+        gib=str(sandbox.slots_of_one_gpu),
+    )
     _render(
         "sfill_submit.conf", sandbox.etc / "sfill_submit.conf", gib=str(sandbox.slots_of_one_gpu)
     )

@@ -71,11 +71,10 @@ def create(sandbox: Sandbox, simgpu_build: Path) -> None:
         os.chmod(gpu.device, 0o666)  # noqa: PTH101 - mknod's mode passes through the umask
     target = sandbox.folder / "gpu"
     for part in ("lib", "bin"):
-        if not (simgpu_build / part).is_dir() and os.environ.get("SFILL_PARTIAL"):
-            continue
         if not (simgpu_build / part).is_dir():
             raise SandboxError(f"{simgpu_build / part} is missing: run deploy/build.sh")
-        shutil.copytree(simgpu_build / part, target / part, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(target / part, ignore_errors=True)
+        shutil.copytree(simgpu_build / part, target / part, symlinks=True)
     # Every simulated process, whoever owns it, maps the state in here.
     state = target / "state"
     shutil.rmtree(state, ignore_errors=True)

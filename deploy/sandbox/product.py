@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent", "db", "slurm_plugin", "webui")
 LIBRARIES = ("shim/libspecinf.so", "spank/spank_fill.so", "spank/sfill-hook")
 HOOKS = ("prolog", "epilog")
-PARTIAL = bool(os.environ.get("SFILL_PARTIAL"))  # PARTIAL: goes once every part has landed
 
 
 def install(sandbox: Sandbox, build: Path) -> None:
@@ -29,20 +27,8 @@ def install(sandbox: Sandbox, build: Path) -> None:
     _copy(REPOSITORY / "slurm_plugin/job_submit.lua", sandbox.etc)
     for hook in HOOKS:
         _copy(REPOSITORY / "slurm_plugin" / hook, sandbox.etc)
-        if PARTIAL and not (sandbox.etc / hook).exists():
-            (sandbox.etc / hook).write_text("#!/bin/sh\nexit 0\n")
         (sandbox.etc / hook).chmod(0o755)
     _write_commands(sandbox)
-
-
-def has(module: str) -> bool:
-    return not PARTIAL or (
-        (REPOSITORY / module).exists()
-        and (
-            module != "agent/main.py"
-            or (REPOSITORY / "build/simgpu/lib/libnvidia-ml.so.1").exists()
-        )
-    )
 
 
 def _write_commands(sandbox: Sandbox) -> None:
@@ -52,7 +38,7 @@ def _write_commands(sandbox: Sandbox) -> None:
         {"PYTHONPATH": f"{folder}/lib/python", "SFILL_CONF": str(sandbox.controller_conf)},
         f"{sandbox.python} -m slurm_plugin.cli.main",
     )
-    if sandbox.simulated and (not PARTIAL or (folder / "gpu/bin").exists()):
+    if sandbox.simulated:
         libraries = f"{folder}/gpu/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
         for program in sorted((folder / "gpu/bin").iterdir()):
             _write_wrapper(
@@ -67,8 +53,6 @@ def _write_wrapper(file: Path, environment: Mapping[str, str], command: str) -> 
 
 
 def _copy(source: Path, target_folder: Path) -> None:
-    if not source.exists() and PARTIAL:
-        return
     if not source.exists():
         raise SandboxError(f"{source} is missing: run deploy/build.sh")
     # A new file in place of the old one: a process may have the old one mapped.
