@@ -158,7 +158,7 @@ def _start_slurm(sandbox: Sandbox) -> None:
     services.wait_for(
         sandbox, "slurmctld", lambda: client.run("scontrol", "ping").returncode == 0, 20.0
     )
-    for node in [*sandbox.nodes, *sandbox.twins]:
+    for node in sandbox.slurm_nodes:
         (sandbox.folder / "spool" / node / "slurmd").mkdir(parents=True, exist_ok=True)
         daemons.start(sandbox, f"slurmd-{node}")
 

@@ -69,7 +69,7 @@ def remaining(sandbox: Sandbox) -> list[Path]:
 
 
 def _node_folders(sandbox: Sandbox) -> Iterator[Path]:
-    for node in [*sandbox.nodes, *sandbox.twins]:
+    for node in sandbox.slurm_nodes:
         if sandbox.cgroup_version == 1:
             yield from ROOT.glob(f"*/slurm_{node}")
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from deploy.sandbox import database
-from deploy.sandbox.layout import Gpu, Sandbox
+from deploy.sandbox.layout import ANCHOR, Gpu, Sandbox
 from deploy.sandbox.slurm_install import SlurmInstall
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -40,6 +40,7 @@ def _write_slurm(sandbox: Sandbox, install: SlurmInstall) -> None:
         first_job_id=str(sandbox.first_job_id),
         accounting=_accounting_lines(sandbox),
         nodes=_node_lines(sandbox),
+        anchor=ANCHOR,
         anchor_port=str(sandbox.anchor_port),
         slots=str(sandbox.slots_ceiling),
         train_nodes=",".join(sandbox.nodes),
@@ -144,7 +145,7 @@ def _gres_lines(sandbox: Sandbox) -> str:
         for name, own in ((node, gpus), (twin, [])):
             closed = _closed(sandbox, own)
             lines += [f"NodeName={name} Name=nic File={gpu.device}" for gpu in closed]
-    for twin in ["f0", *sandbox.twins]:
+    for twin in [ANCHOR, *sandbox.twins]:
         lines.append(f"NodeName={twin} Name=fill Count={sandbox.slots_ceiling} Flags=CountOnly")
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,9 @@ MAX_NODES = 40
 JOB_IDS_PER_SANDBOX = 1000
 """Sandboxes of one host share Slurm's cgroup folders: each counts its jobs in its own range."""
 
+ANCHOR = "f0"
+"""The node that has no GPU and stays drained: templates/slurm.conf says what for."""
+
 FIRST_PORT = 22000
 PORTS_PER_SANDBOX = 100
 
@@ -59,6 +62,11 @@ class Sandbox:
         return JOB_IDS_PER_SANDBOX * (block % 1000 + 1)
 
     @property
+    def slurm_nodes(self) -> list[str]:
+        """Every node that has a slurmd: nodes, twins and the anchor."""
+        return [*self.nodes, *self.twins, ANCHOR]
+
+    @property
     def slots_ceiling(self) -> int:
         """Most fill slots (1 GiB each) a twin can ever lend: all memory of a node's GPUs."""
         per_node = [sum(gpu.memory_bytes for gpu in gpus) for gpus in self.gpus]
@@ -98,7 +106,7 @@ class Sandbox:
 
     @property
     def anchor_port(self) -> int:
-        """Nobody listens there: the anchor node f0 has no daemon."""
+        """Of the slurmd of the anchor."""
         return self.port_base + 9
 
     # Places.

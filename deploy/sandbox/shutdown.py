@@ -73,7 +73,7 @@ def _end_jobs(sandbox: Sandbox) -> None:
 def _stop_order(sandbox: Sandbox) -> list[str]:
     """Ours first, so that nothing is read as a failure of Slurm; the database last."""
     order = ["sfill-web", "sfillctld"]
-    order += [f"slurmd-{node}" for node in [*sandbox.nodes, *sandbox.twins]]
+    order += [f"slurmd-{node}" for node in sandbox.slurm_nodes]
     order += ["slurmctld"]
     order += [f"sfilld-{node}" for node in sandbox.nodes]
     return [*order, "slurmdbd", "mariadb", "munged"]
