@@ -89,8 +89,7 @@ static void look_at(unsigned index, uint64_t now, struct look *look) {
     if (monitor_slot_drained(slot)) {
         if (atomic_load(&stream->gone)) {
             monitor_follow_lock();
-            if (atomic_load(&stream->gone) && atomic_load(&slot->state) != SFILL_SLOT_FREE &&
-                monitor_slot_drained(slot))
+            if (atomic_load(&stream->gone) && monitor_slot_drained(slot))
                 monitor_stream_free(index);
             monitor_follow_unlock();
         }
@@ -147,12 +146,8 @@ static void count_launches(void) {
     unsigned used = atomic_load(&monitor_board->slots_used);
     for (unsigned i = 0; i < used; i++) {
         const struct sfill_stream_slot *slot = &monitor_board->slots[i];
-        if (atomic_load(&slot->state) == SFILL_SLOT_FREE) {
-            seen[i] = 0;
-            continue;
-        }
         uint64_t before = atomic_load(&slot->before);
-        uint64_t more = before >= seen[i] ? before - seen[i] : before;
+        uint64_t more = before - seen[i];
         seen[i] = before;
         unsigned gpu = atomic_load(&slot->gpu);
         if (more && gpu < SFILL_MAX_GPUS)

@@ -60,11 +60,9 @@ static int take_slot(struct monitor_context *context, CUstream stream, uint64_t 
     if (own->kind == STREAM_PER_THREAD)
         atomic_fetch_add(&context->blocking_streams, 1);
 
+    /* The counters go on from the stream that had the slot before: whoever still holds one of its
+     * values, as a proof or a look, then holds one that is old, not one that is wrong. */
     struct sfill_stream_slot *slot = &monitor_board->slots[index];
-    atomic_store(&slot->before, 0);
-    atomic_store(&slot->after, 0);
-    atomic_store(&slot->marked, 0);
-    atomic_store(&slot->done, SFILL_WORD(0, SFILL_WORD_DONE));
     atomic_store(&slot->context, (uint64_t)(uintptr_t)context->handle);
     atomic_store(&slot->stream_id, stream_id);
     atomic_store(&slot->gpu, context->gpu);
@@ -178,9 +176,16 @@ void monitor_stream_destroying(CUstream stream) {
 
 void monitor_stream_free(unsigned index) {
     struct monitor_stream *own = &monitor_streams[index];
+    struct sfill_stream_slot *slot = &monitor_board->slots[index];
+    atomic_store(&slot->state, SFILL_SLOT_FREE);
     own->handle = NULL;
     own->context = NULL;
-    atomic_store(&monitor_board->slots[index].state, SFILL_SLOT_FREE);
+    atomic_store(&own->gone, false);
+    /* All that was counted is done, or gone with its context. */
+    uint64_t before = atomic_load(&slot->before);
+    atomic_store(&slot->after, before);
+    atomic_store(&slot->marked, before);
+    atomic_store(&slot->done, SFILL_WORD(before, SFILL_WORD_DONE));
 }
 
 /* The context is gone and so is all its work. Under the follow lock. */

@@ -2,9 +2,11 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <string.h>
 #include "real.h"
 #include "shim.h"
+
+/* From here to real_dlvsym() nothing of libc is called: allocators and sanitizers call dlsym while
+ * they start, when functions that they replace (strcmp, malloc) cannot be called yet. */
 
 /* What is needed of one loaded object to look a symbol up in it. */
 struct elf_symbols {
@@ -14,25 +16,34 @@ struct elf_symbols {
     uintptr_t base;
 };
 
-static bool elf_read(const struct dl_phdr_info *info, struct elf_symbols *out) {
-    memset(out, 0, sizeof *out);
-    out->base = info->dlpi_addr;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
-            continue;
-        const ElfW(Dyn) *entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-        for (; entry->d_tag != DT_NULL; entry++) {
-            /* glibc stores relocated addresses here, musl plain ones. */
-            uintptr_t at = entry->d_un.d_ptr;
-            if (at < out->base)
-                at += out->base;
-            if (entry->d_tag == DT_SYMTAB)
-                out->symbols = (const void *)at;
-            else if (entry->d_tag == DT_STRTAB)
-                out->strings = (const void *)at;
-            else if (entry->d_tag == DT_GNU_HASH)
-                out->gnu_hash = (const void *)at;
-        }
+static bool begins_with(const char *text, const char *begin) {
+    while (*begin && *text == *begin)
+        text++, begin++;
+    return !*begin;
+}
+
+static bool same_text(const char *one, const char *other) {
+    while (*one && *one == *other)
+        one++, other++;
+    return *one == *other;
+}
+
+static bool elf_read(const struct link_map *object, struct elf_symbols *out) {
+    out->symbols = NULL;
+    out->strings = NULL;
+    out->gnu_hash = NULL;
+    out->base = object->l_addr;
+    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
+        /* Some loaders store relocated addresses here, some plain ones. */
+        uintptr_t at = entry->d_un.d_ptr;
+        if (at < out->base)
+            at += out->base;
+        if (entry->d_tag == DT_SYMTAB)
+            out->symbols = (const void *)at;
+        else if (entry->d_tag == DT_STRTAB)
+            out->strings = (const void *)at;
+        else if (entry->d_tag == DT_GNU_HASH)
+            out->gnu_hash = (const void *)at;
     }
     return out->symbols && out->strings && out->gnu_hash;
 }
@@ -52,7 +63,7 @@ static void *elf_find(const struct elf_symbols *elf, const char *name) {
         uint32_t link = chain[index - first];
         const ElfW(Sym) *symbol = &elf->symbols[index];
         if ((link | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            strcmp(elf->strings + symbol->st_name, name) == 0)
+            same_text(elf->strings + symbol->st_name, name))
             return (void *)(elf->base + symbol->st_value);
         if (link & 1)
             return NULL;
@@ -60,33 +71,24 @@ static void *elf_find(const struct elf_symbols *elf, const char *name) {
 }
 
 static bool is_libc(const char *path) {
-    const char *name = strrchr(path, '/');
-    name = name ? name + 1 : path;
-    return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-", 5) == 0 ||
-           strncmp(name, "libdl.so", 8) == 0 || strncmp(name, "libdl-", 6) == 0 ||
-           strncmp(name, "ld-musl", 7) == 0 || strncmp(name, "libc.musl", 9) == 0;
+    const char *name = path;
+    for (const char *c = path; *c; c++)
+        if (*c == '/')
+            name = c + 1;
+    return begins_with(name, "libc.so") || begins_with(name, "libc-") ||
+           begins_with(name, "libdl.so") || begins_with(name, "libdl-");
 }
 
-struct libc_query {
-    const char *name;
-    void *found;
-};
-
-static int libc_visit(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size;
-    struct libc_query *query = data;
-    struct elf_symbols elf;
-    if (is_libc(info->dlpi_name) && elf_read(info, &elf))
-        query->found = elf_find(&elf, query->name);
-    return query->found != NULL;
-}
-
-/* Looked up in libc's own symbol table: asking dlsym for dlsym would give ours, and this must
- * work before malloc does, since allocators call dlsym while they start. */
+/* Looked up in libc's own symbol table: asking dlsym for dlsym would give ours. */
 static void *libc_symbol(const char *name) {
-    struct libc_query query = {.name = name};
-    dl_iterate_phdr(libc_visit, &query);
-    return query.found;
+    struct elf_symbols elf;
+    for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next) {
+        void *found =
+            is_libc(object->l_name) && elf_read(object, &elf) ? elf_find(&elf, name) : NULL;
+        if (found)
+            return found;
+    }
+    return NULL;
 }
 
 dlsym_fn real_dlsym(void) {
