@@ -26,6 +26,7 @@ struct monitor_context {
     unsigned gpu;                   /* index into the board's gpus[] */
     _Atomic int blocking_streams;   /* streams that the legacy default stream is a barrier to */
     _Atomic CUdeviceptr board_here; /* the board as this context's GPU sees it; 0: not yet */
+    _Atomic int registering;
     void *view; /* the mapping registered here: registering one address in two contexts fails */
 };
 
@@ -33,12 +34,12 @@ enum stream_kind { STREAM_PLAIN = 0, STREAM_LEGACY = 1, STREAM_PER_THREAD = 2 };
 
 /* The private half of slot i. */
 struct monitor_stream {
-    _Atomic int lock; /* held while a marker is issued */
-    CUstream handle;  /* what to mark by; NULL once destroyed */
-    struct monitor_context *context;
-    enum stream_kind kind;
+    _Atomic int lock;         /* held while a marker is issued, and while what follows changes */
+    _Atomic(CUstream) handle; /* what to mark by; NULL once destroyed */
+    struct monitor_context *_Atomic context;
+    _Atomic int kind;  /* enum stream_kind */
     uint64_t owner;    /* thread whose default stream it is */
-    bool held;         /* counted busy while its context may be ending */
+    bool held;         /* counted busy while its context may be ending; under the follow lock */
     _Atomic bool gone; /* destroyed: the slot is free as soon as its work is done */
 };
 

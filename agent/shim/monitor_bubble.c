@@ -51,7 +51,8 @@ static void record(unsigned gpu, uint64_t sequence, uint64_t begin_ns, uint64_t 
 /* Has the GPU write down when it is back at training's work; only while a fill could be in the
  * way, since it costs a marker. */
 static void note_resume(unsigned gpu, const struct monitor_stream *stream, uint64_t sequence) {
-    CUdeviceptr board = atomic_load(&stream->context->board_here);
+    struct monitor_context *context = stream->context;
+    CUdeviceptr board = context ? atomic_load(&context->board_here) : 0;
     if (!board || !atomic_load(&monitor_board->fill_present) || atomic_load(&monitor_exiting))
         return;
     CUdeviceptr at = board + offsetof(struct sfill_training_board, gpus) +

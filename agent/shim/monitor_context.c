@@ -114,12 +114,7 @@ struct monitor_context *monitor_context_follow(CUcontext handle) {
     return context;
 }
 
-/* Never during a capture: registering memory is one of the calls that break one. */
-bool monitor_context_register(struct monitor_context *context) {
-    if (atomic_load(&context->board_here))
-        return true;
-    if (atomic_load(&monitor_captures) > 0)
-        return false;
+static bool register_board(struct monitor_context *context) {
     void *view = monitor_board_view();
     CUdeviceptr here = 0;
     CUresult result = view ? monitor_driver.host_register(view, monitor_board_bytes(),
@@ -136,6 +131,19 @@ bool monitor_context_register(struct monitor_context *context) {
     context->view = view;
     atomic_store(&context->board_here, here);
     return true;
+}
+
+/* Never during a capture: registering memory is one of the calls that break one. */
+bool monitor_context_register(struct monitor_context *context) {
+    if (atomic_load(&context->board_here))
+        return true;
+    int free_now = 0;
+    if (atomic_load(&monitor_captures) > 0 ||
+        !atomic_compare_exchange_strong(&context->registering, &free_now, 1))
+        return false;
+    bool done = atomic_load(&context->board_here) || register_board(context);
+    atomic_store(&context->registering, 0);
+    return done;
 }
 
 void monitor_context_created(CUcontext handle) {

@@ -37,14 +37,15 @@ static bool capture_forbids(const struct monitor_stream *stream, enum marker by)
 }
 
 static bool may_mark(const struct monitor_stream *stream, enum marker by) {
-    if (!stream->handle || atomic_load(&stream->context->state) != CONTEXT_LIVE ||
+    struct monitor_context *context = stream->context;
+    if (!stream->handle || !context || atomic_load(&context->state) != CONTEXT_LIVE ||
         atomic_load(&monitor_exiting) || capture_forbids(stream, by))
         return false;
     /* The handle means the stream of whichever thread uses it. */
     if (stream->kind == STREAM_PER_THREAD)
         return by != MARK_BY_HELPER && stream->owner == monitor_thread_id();
     /* A barrier over all blocking streams of the context: only where the program waits anyway. */
-    if (stream->kind == STREAM_LEGACY && atomic_load(&stream->context->blocking_streams) > 0)
+    if (stream->kind == STREAM_LEGACY && atomic_load(&context->blocking_streams) > 0)
         return by == MARK_AT_BLOCK;
     return true;
 }

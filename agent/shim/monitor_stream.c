@@ -9,7 +9,7 @@ struct monitor_stream monitor_streams[SFILL_MAX_STREAMS];
 /* Goes up whenever a stream or context ends: what threads remember of handles is void then. */
 static _Atomic uint32_t generation = 1;
 
-enum { CACHE_ENTRIES = 8 };
+enum { CACHE_ENTRIES = 8, LOCK_MOST_NS = 1000000000 };
 struct cache_entry {
     uint64_t key;
     uint32_t generation;
@@ -51,12 +51,17 @@ static int take_slot(struct monitor_context *context, CUstream stream, uint64_t 
         return -1;
     }
     struct monitor_stream *own = &monitor_streams[index];
+    if (!monitor_lock_stream(own, LOCK_MOST_NS)) {
+        monitor_shut(SFILL_SHUT_MARKER, "a marker is stuck in the driver");
+        return -1;
+    }
     own->handle = stream;
     own->context = context;
     own->held = false;
     own->kind = kind_of(stream);
     own->owner = own->kind == STREAM_PER_THREAD ? monitor_thread_id() : 0;
     atomic_store(&own->gone, false);
+    monitor_unlock_stream(own);
     if (own->kind == STREAM_PER_THREAD)
         atomic_fetch_add(&context->blocking_streams, 1);
 
@@ -164,7 +169,7 @@ void monitor_stream_destroying(CUstream stream) {
             !monitor_mark((unsigned)index, MARK_LAST))
             monitor_shut(SFILL_SHUT_MARKER, "a stream ended without its last marker");
         atomic_store(&own->gone, true);
-        if (monitor_lock_stream(own, 1000000000ull)) {
+        if (monitor_lock_stream(own, LOCK_MOST_NS)) {
             own->handle = NULL;
             monitor_unlock_stream(own);
         }
@@ -177,10 +182,15 @@ void monitor_stream_destroying(CUstream stream) {
 void monitor_stream_free(unsigned index) {
     struct monitor_stream *own = &monitor_streams[index];
     struct sfill_stream_slot *slot = &monitor_board->slots[index];
+    if (!monitor_lock_stream(own, LOCK_MOST_NS)) {
+        monitor_shut(SFILL_SHUT_MARKER, "a marker is stuck in the driver");
+        return;
+    }
     atomic_store(&slot->state, SFILL_SLOT_FREE);
     own->handle = NULL;
     own->context = NULL;
     atomic_store(&own->gone, false);
+    monitor_unlock_stream(own);
     /* All that was counted is done, or gone with its context. */
     uint64_t before = atomic_load(&slot->before);
     atomic_store(&slot->after, before);

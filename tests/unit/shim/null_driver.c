@@ -39,7 +39,8 @@ enum {
 #undef OWN_ONE
 
 #define OP_PAIR(symbol, suffix, since, since_suffix, ...)                                          \
-    {#symbol, since, 0, (void *)symbol, 0}, {#symbol #suffix, since_suffix, 1, (void *)symbol##suffix, 0},
+    {#symbol, since, 0, (void *)symbol, 0},                                                        \
+        {#symbol #suffix, since_suffix, 1, (void *)symbol##suffix, 0},
 #define OP_ONE(symbol, since, ...) {#symbol, since, 0, (void *)symbol, 0},
 #define OWN_PAIR OP_PAIR
 #define OWN_ONE OP_ONE

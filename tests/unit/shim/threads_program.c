@@ -45,9 +45,9 @@ static void one_step(unsigned *state, void **stream, void *event) {
     void *target = targets[rand_r(state) % 5];
     unsigned launches = 1 + rand_r(state) % 20;
     for (unsigned i = 0; i < launches; i++)
-        check(cuLaunchKernel(function, 1 + rand_r(state) % 200, 1, 1, 1, 1, 1, 0, target, NULL,
-                             NULL),
-              "launch");
+        check(
+            cuLaunchKernel(function, 1 + rand_r(state) % 200, 1, 1, 1, 1, 1, 0, target, NULL, NULL),
+            "launch");
     switch (rand_r(state) % 8) {
     case 0:
         check(cuStreamSynchronize(target), "stream");
