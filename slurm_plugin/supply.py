@@ -3,12 +3,12 @@
 Pure decisions, no input or output. A twin lends `slots in use + the largest free room on one GPU`,
 so that what Slurm places fits one GPU; a twin with nothing to lend is drained.
 
-Slurm has one trap here. When a twin's slurmd registers (Slurm asks for that at each RESUME, now
-and then by itself, and on `scontrol reconfigure`) while slots are in use and the count differs
-from the one at the last registration, Slurm calls the node invalid and drains it: "gres/fill count
-changed and jobs are using them (A != B)". Therefore a twin whose slots are in use is resumed only
-at the count that it last registered with, and one that Slurm calls invalid is set back to A until
-its slurmd has registered again.
+Slurm has one trap here. When a twin's slurmd registers (after `scontrol reconfigure`, and about
+every half hour) while slots are in use and the count differs from the one at the registration
+before, Slurm calls the node invalid, starts nothing there and drains it: "gres/fill count changed
+and jobs are using them (A != B)". Running jobs go on. Such a twin is set back to A, its slurmd
+made to register again, and then it is resumed. (Lending is resumed without a registration, see
+CommandCluster.resume.)
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def wanted_of(report: Report | None, *, off: bool, silent: bool, max_slots: int 
 class TwinMemory:
     """What is remembered of a twin from one round to the next."""
 
-    registered: int | None = None  # count at the last registration, where known
+    registered: int | None = None  # count at the last registration, from Slurm's complaint
+    highest: int = 0  # count ever seen; slurm.conf's own after a reload or a restart
     ceiling: int | None = None  # most that its slurmd offers, learnt from Slurm's complaint
     raise_wanted_since: float | None = None
     invalid: bool = False  # Slurm calls it invalid
@@ -109,7 +110,7 @@ def next_step(
     elif wanted.count <= 0:
         step = _nothing_to_lend(twin, wanted)
     elif twin.drained:
-        step = _resume(twin, wanted, memory)
+        step = _resume(twin, wanted)
     else:
         step = _count(twin, wanted, memory, now_s, raise_after_s)
     if not (twin.drained or twin.invalid) and twin.count == wanted.count:
@@ -120,6 +121,7 @@ def next_step(
 
 
 def _learn(twin: Twin, memory: TwinMemory) -> None:
+    memory.highest = max(memory.highest, twin.count)
     changed = _COUNT_CHANGED.search(twin.reason)
     if twin.drained and changed:
         memory.registered = int(changed.group(1))
@@ -138,12 +140,12 @@ def _towards_registration(twin: Twin, memory: TwinMemory) -> Step:
     """Slurm refuses RESUME until the slurmd has registered with a count that it likes."""
     if not ours(twin):
         return NOTHING  # nothing that counts of ours could mend
-    # Slurm gives its reason only where the node was not drained. While slots are in use and the
-    # count of the last registration is not known, only their end lets it register.
-    good = memory.ceiling
+    # Slurm gives its reason only where the node was not drained. Where slots are in use and the
+    # guess is wrong, only their end lets it register.
+    good = memory.ceiling or memory.highest
     if twin.used and memory.registered is not None:
         good = memory.registered
-    count = good if good is not None and good != twin.count else None
+    count = good if good != twin.count else None
     note = None if memory.invalid else f"Slurm calls {twin.name} invalid ({twin.reason})"
     return Step(count=count, register=True, note=note)
 
@@ -155,16 +157,14 @@ def _nothing_to_lend(twin: Twin, wanted: Wanted) -> Step:
     return NOTHING if twin.drained and twin.reason == wanted.reason else Step(drain=wanted.reason)
 
 
-def _resume(twin: Twin, wanted: Wanted, memory: TwinMemory) -> Step:
+def _resume(twin: Twin, wanted: Wanted) -> Step:
     if not ours(twin):
         return NOTHING
-    if twin.used == 0:
-        # Nothing is in use: it registers with whatever count it has then.
-        memory.registered = wanted.count
-        return Step(count=wanted.count if wanted.count != twin.count else None, resume=True)
-    good = memory.registered if memory.registered is not None else twin.count
-    memory.registered = good
-    return Step(count=good if good != twin.count else None, resume=True)
+    count = wanted.count
+    if twin.used and _COUNT_CHANGED.search(twin.reason):
+        # It has just registered: the count follows once Slurm shows no complaint any more.
+        count = twin.count
+    return Step(count=count if count != twin.count else None, resume=True)
 
 
 def _count(

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # A list of names goes into one command as long as it stays well within a command line.
 NAMES_PER_CALL = 500
+# Reason that a node has between the two steps of a resume.
+RESUMING = "sfill: about to lend"
 # How these commands say that no slurmctld answered, as opposed to that it refused.
 _UNREACHABLE = (
     "unable to contact",
@@ -111,7 +113,14 @@ class CommandCluster:
         self._update_nodes(names, "State=DRAIN", f"Reason={reason}")
 
     def resume(self, names: Collection[str]) -> None:
-        self._update_nodes(names, "State=RESUME")
+        # At the end of a drain slurmctld bars the node until its slurmd has registered anew, which
+        # can take many seconds (it waits for all pings under way, those to dead nodes too) and can
+        # go wrong (see slurm_plugin.supply). At the end of FAIL it does not, so the drain is turned
+        # into FAIL first, which bars the node as well.
+        try:
+            self._update_nodes(names, "State=FAIL", f"Reason={RESUMING}")
+        finally:
+            self._update_nodes(names, "State=RESUME")
 
     def set_count(self, names: Collection[str], count: int) -> None:
         # Slurm replaces the whole list: what else a node has must be written again.

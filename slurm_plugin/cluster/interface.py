@@ -27,7 +27,8 @@ class Twin:
 
     @property
     def drained(self) -> bool:
-        return not self.states.isdisjoint({"DRAIN", "DRAINED", "DRAINING"})
+        """Barred from new jobs by an operator, by us or by Slurm."""
+        return not self.states.isdisjoint({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"})
 
     @property
     def invalid(self) -> bool:
@@ -94,7 +95,7 @@ class SlurmCluster(Protocol):
         ...
 
     def resume(self, names: Collection[str]) -> None:
-        """End the drain of these nodes. Slurm then asks their slurmd to register anew."""
+        """End the drain of these nodes, so that jobs can start there at once."""
         ...
 
     def set_count(self, names: Collection[str], count: int) -> None:

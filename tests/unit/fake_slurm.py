@@ -126,7 +126,6 @@ class FakeSlurm:
             if node.invalid or node.drain is None:
                 raise ClusterError("Invalid node state specified")
             node.drain = None
-            node.responding = False
 
     def set_count(self, names: Collection[str], count: int) -> None:
         self._ask("set_count", tuple(names), count)

@@ -166,6 +166,7 @@ def test_a_reload_while_fills_run_is_mended_once_the_slurmd_registers(bench: Ben
     bench.reports(free=6)
     bench.settle()
     f1 = bench.slurm.nodes["f1"]
+    f1.register()  # Slurm asks for that every half hour or so
     f1.used = 2
     bench.reports(free=4, used=2)
     bench.slurm.reconfigure()

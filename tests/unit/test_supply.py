@@ -106,14 +106,14 @@ def test_lower_counts_are_published_at_once_and_higher_ones_once_they_last() -> 
     assert not step(twin(6), 8, memory, 6.5).changes
 
 
-def test_a_twin_in_use_is_resumed_at_the_count_it_registered_with() -> None:
-    memory = TwinMemory()
-    assert step(twin(32, 0, "DRAIN", reason=REASON_NOTHING), 6, memory).count == 6
-    busy = twin(9, 2, "DRAIN", reason=REASON_OFF)
-    assert step(busy, 12, memory) == Step(count=6, resume=True)
-    # Only when its slurmd has answered may the count follow.
-    assert not step(twin(6, 2, "NOT_RESPONDING"), 4, memory).changes
-    assert step(twin(6, 2), 4, memory) == Step(count=4)
+def test_a_twin_in_use_is_resumed_with_what_it_should_lend() -> None:
+    assert step(twin(9, 2, "DRAIN", reason=REASON_OFF), 12) == Step(count=12, resume=True)
+    assert step(twin(9, 2, "FAIL", reason="sfill: about to lend"), 9) == Step(resume=True)
+
+
+def test_the_count_holds_while_a_slurmd_is_about_to_register() -> None:
+    assert not step(twin(6, 2, "NOT_RESPONDING"), 4).changes
+    assert step(twin(6, 2), 4) == Step(count=4)
 
 
 def test_what_slurm_calls_invalid_goes_back_to_its_count_and_registers_again() -> None:
@@ -126,6 +126,15 @@ def test_what_slurm_calls_invalid_goes_back_to_its_count_and_registers_again() -
     assert again == Step(register=True)
     assert memory.ready  # it starts nothing, so it holds up nobody
     assert step(twin(6, 2, "DRAIN", reason=reason), 9, memory) == Step(resume=True)
+    assert not step(twin(6, 2), 9, memory, 0.0).changes
+    assert step(twin(6, 2), 9, memory, 2.0) == Step(count=9)
+
+
+def test_a_twin_that_turns_invalid_under_a_drain_of_ours_is_set_back_to_slurm_confs_count() -> None:
+    memory = TwinMemory()
+    step(twin(32, 0), 6, memory)
+    found = step(twin(6, 2, "DRAIN", "INVALID_REG", reason=REASON_OFF), 6, memory)
+    assert (found.count, found.register) == (32, True)
 
 
 def test_a_ceiling_that_slurm_complains_about_is_kept() -> None:
@@ -172,8 +181,7 @@ def test_whatever_happens_the_record_comes_to_what_is_wanted(world: list[tuple[s
                 node.count = found.count
             if found.resume:
                 assert not node.invalid
-                assert not node.used or node.count == memory.registered
-                node.drain, node.responding = None, False
+                node.drain = None
             elif found.register or not node.responding:
                 node.register()
 
