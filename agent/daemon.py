@@ -55,7 +55,7 @@ class Agent:
         self._guard = Guard(self.node, self._finder, self._eviction)
         self._shims = ShimVerbs(self.node, self._finder, self._drain)
         devices = Devices(settings, [each.minor for each in every])
-        self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices)
+        self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices, self._drain)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
         policies = [gpu.policy for gpu in self.node.gpus.values()]
         self._heartbeat = Heartbeat(policies, settings.heartbeat_ms)

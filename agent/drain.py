@@ -71,6 +71,11 @@ class Drain:
             self.fill(fill)
         self._windows.close_due(now_ns())
 
+    def flush(self) -> None:
+        """Takes everything there is into the ledger now, windows included: a job is ending."""
+        self.all()
+        self._windows.close(now_ns())
+
     def training(self, training: Training) -> None:
         """Takes the bubbles off a training board."""
         self._remember(training)

@@ -9,6 +9,7 @@ import re
 
 from agent.admission import choose
 from agent.devices import DeviceError, Devices
+from agent.drain import Drain
 from agent.eviction import Eviction
 from agent.job_of_process import JobFinder
 from agent.jobs import FillJob, HostJob
@@ -25,8 +26,16 @@ log = logging.getLogger(__name__)
 class SlurmVerbs:
     """Keeps the jobs of the node by what prolog, epilog and slurmstepd say."""
 
-    def __init__(self, node: Node, finder: JobFinder, eviction: Eviction, devices: Devices) -> None:
+    def __init__(
+        self,
+        node: Node,
+        finder: JobFinder,
+        eviction: Eviction,
+        devices: Devices,
+        drain: Drain,
+    ) -> None:
         self._node = node
+        self._drain = drain
         self._finder = finder
         self._eviction = eviction
         self._devices = devices
@@ -191,6 +200,7 @@ class SlurmVerbs:
         """Takes a host job off the node; its fills are evicted and returned."""
         node = self._node
         leaving = [fill for gpu in host.gpus for fill in node.jobs.fills_of(gpu)]
+        self._drain.flush()
         del node.jobs.hosts[host.job_id]
         node.budgets.pop(host.job_id, None)
         host.ended_at_us = node.clock.now_us()

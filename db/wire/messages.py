@@ -2,7 +2,8 @@
 
 Times are UTC microseconds since the epoch (`_at_us`); lengths are microseconds (`_us`).
 An agent sends one `Report` every `report_interval`; records that must not be lost travel in
-`Batch`es, numbered from 1 within one life of the agent (`boot_id`), sent again until acknowledged.
+`Batch`es, numbered from 1 within one life of the agent's spool (`boot_id`; it survives restarts of
+the agent), sent again until acknowledged.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class HostJobRecord(Message):
     ended_at_us: int | None = None
     intrusion_us: int = 0  # so far
     bubble_us: int = 0  # so far, all bubbles of >= 100 us, over its GPUs
-    filled_us: int = 0
+    filled_us: int = 0  # GPU time of fill in them, so far
 
 
 class FillJobRecord(Message):
@@ -98,7 +99,12 @@ class BubbleUseRecord(Message):
 
 
 class WindowRecord(Message):
-    """Ten seconds of one (GPU, host job); fill_job_id None is the training's own side."""
+    """Ten seconds of one (GPU, host job); fill_job_id None is the training's own side.
+
+    Rows add up: bubbles and bubble_us stand only in the training's own row, used_bubbles,
+    gpu_time_us, intrusion_us and kernels only in the rows of the fills. A window ends early when
+    its job does.
+    """
 
     kind: Literal["window"] = "window"
     gpu: str

@@ -216,10 +216,14 @@ class FakeShim:
         return answer
 
     def training_board(self) -> TrainingBoard:
-        return SharedMemory(TrainingBoard, os.dup(self.descriptor)).view
+        memory = SharedMemory(TrainingBoard, os.dup(self.descriptor))
+        memory.close()  # the mapping stays
+        return memory.view
 
     def fill_board(self) -> FillBoard:
-        return SharedMemory(FillBoard, os.dup(self.descriptor)).view
+        memory = SharedMemory(FillBoard, os.dup(self.descriptor))
+        memory.close()
+        return memory.view
 
     def take_pushes(self, seconds: float = 0.3) -> list[Packet]:
         """Takes what is pushed for a while; keeps policy pages and boards."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,22 @@ def test_off_shuts_every_gate_within_100_ms_and_on_opens_it(
     until(lambda: page.view.fills[0].allowed, 0.5)
 
 
+def test_nothing_of_a_process_is_left_when_it_has_ended(agent: RunningAgent) -> None:
+    host_begins(agent, 1)
+    folder = Path("/proc/self/fd")
+    train(agent, 1).close()
+    until(lambda: not agent.agent.node.trainings)
+    before = len(list(folder.iterdir()))
+    for _ in range(5):
+        shim = train(agent, 1)
+        os.close(shim.descriptor)
+        shim.close()
+        shim.peer.socket.close()
+    until(lambda: not agent.agent.node.trainings)
+    assert len(list(folder.iterdir())) <= before
+    assert "sfill-training" not in Path("/proc/self/maps").read_text()
+
+
 def test_heartbeat_stands_still_once_the_agent_is_gone(
     tmp_path: Path, shims: list[FakeShim]
 ) -> None:
@@ -141,4 +158,5 @@ def test_heartbeat_stands_still_once_the_agent_is_gone(
         gate.take_pushes()
     page = gate.pages[uuid_of(0)]
     last = page.view.heartbeat
+    time.sleep(0.2)
     assert page.view.heartbeat == last

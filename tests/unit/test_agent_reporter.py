@@ -220,3 +220,22 @@ def test_full_spool_stops_filling_and_leaves_training_alone(
         assert "spool" in fill_begins(agent, 3).get("reason")
         assert training.process.poll() is None
         assert len(agent.agent.node.trainings) == 1
+
+
+def test_ended_host_job_has_all_its_bubbles_in_its_last_record(
+    tmp_path: Path, controller: Controller, shims: list[FakeShim]
+) -> None:
+    settings = settings_for(tmp_path, controller_url=controller.url, report_interval_s=0.05)
+    with running(settings) as agent:
+        host_begins(agent, 1, spec="observe")
+        training = train(agent, 1)
+        shims.append(training)
+        threading.Event().wait(0.01)
+        board = training.training_board()
+        board.bubbles[0].begin_ns = now_ns() - 3_000_000
+        board.bubbles[0].end_ns = now_ns() - 1_000_000
+        board.bubble_head = 1
+        agent.slurm("job_end", job_id=1)
+        until(lambda: [each for each in controller.records("host_job") if each.ended_at_us])
+    assert controller.records("host_job")[-1].bubble_us == pytest.approx(2000, rel=0.05)
+    assert sum(each.bubbles for each in controller.records("window")) == 1
