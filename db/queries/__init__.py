@@ -18,7 +18,7 @@ from db.queries.audit import (
     events,
 )
 from db.queries.jobs import FillStart, HostJobRow, JobFilter, fill_jobs, host_jobs
-from db.queries.overview import Bucket, FillNow, GpuNow, gpus_now, timeline
+from db.queries.overview import Bucket, FillNow, GpuNow, gpus_now, ledger_begins_at_us, timeline
 from db.queries.totals import Totals, filling_is_off, totals
 from db.queries.whole_jobs import (
     FillJobWhole,
@@ -56,6 +56,7 @@ __all__ = [
     "gpus_now",
     "host_jobs",
     "job_timeline",
+    "ledger_begins_at_us",
     "timeline",
     "totals",
     "whole_fill_jobs",

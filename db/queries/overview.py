@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from db.models import FillJob, Gpu, HostJob, Node, Window
@@ -45,6 +45,11 @@ class GpuNow:
     host_lend_bytes: int | None  # the most that it lends; None: what the site allows
     fills: tuple[FillNow, ...]
     recent: Shares  # of the last whole windows
+
+
+def ledger_begins_at_us(session: Session) -> int | None:
+    """When the earliest window began; None while there is none."""
+    return session.scalar(select(func.min(Window.began_at_us)))
 
 
 def gpus_now(session: Session, *, now_us: int, recent_us: int = RECENT_US) -> list[GpuNow]:

@@ -122,6 +122,14 @@ def test_overview_adds_up(client: FlaskClient, database: Path) -> None:
     assert data["slowdown_budget"] == 0.01
 
 
+def test_overview_begins_with_the_ledger(client: FlaskClient) -> None:
+    day = data_of(client.get("/api/overview?minutes=1440"))
+    assert 700e6 < day["now_us"] - day["since_us"] < 760e6
+    assert day["since_us"] <= day["cluster"]["began_at_us"][0]
+    short = data_of(client.get("/api/overview?minutes=1"))
+    assert 60e6 <= short["now_us"] - short["since_us"] < 75e6
+
+
 def test_overview_of_one_node(client: FlaskClient) -> None:
     data = data_of(client.get("/api/overview?node=n2"))
     assert [gpu["uuid"] for gpu in data["gpus"]] == [uuid_of(2), uuid_of(3)]

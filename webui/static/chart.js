@@ -14,13 +14,14 @@ const local = (atUs) => `${day(atUs)} ${clock(atUs)}`;
 
 function traces(series, stepUs, names) {
   const walls = series.began_at_us.map((_, at) => PARTS.reduce((sum, [name]) => sum + series[name][at], 0));
-  const x = series.began_at_us.map((at) => local(at + stepUs / 2));
+  const x = series.began_at_us.map(local);
   return PARTS.map(([name, title, property]) => ({
     type: "bar",
     name: names?.[name] || title,
     x,
     y: series[name].map((value, at) => (walls[at] > 0 ? (100 * value) / walls[at] : null)),
     customdata: series[name].map((value) => length(value)),
+    offset: 0,
     width: stepUs / 1000,
     marker: { color: colour(property), line: { width: 0 } },
     hovertemplate: `${names?.[name] || title} %{y:.1f} % (%{customdata})<extra></extra>`,

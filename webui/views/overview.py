@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify, render_template
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from db.models import Gpu, Node
-from db.queries import JobFilter, filling_is_off, gpus_now, host_jobs, timeline, totals
+from db.queries import (
+    JobFilter,
+    filling_is_off,
+    gpus_now,
+    host_jobs,
+    ledger_begins_at_us,
+    timeline,
+    totals,
+)
 from webui import parameters, present
 from webui.reading import reading
 
@@ -14,6 +23,7 @@ pages = Blueprint("overview", __name__)
 
 MAX_CHARTS = 16  # GPUs drawn at once; the node filter brings up the others
 RECENT_US = 300_000_000
+LEAST_US = 120_000_000  # shortest span that is drawn
 
 
 @pages.get("/")
@@ -29,9 +39,8 @@ def data() -> Response:
     period_us = parameters.minutes() * 60_000_000
     node = parameters.name_of("node")
     now = parameters.now_us()
-    step = present.step_us(period_us)
-    since = (now - period_us) // step * step
     with reading() as session:
+        since, step = _span(session, now, period_us)
         gpus = gpus_now(session, now_us=now, recent_us=RECENT_US)
         sums = totals(session, since_us=since, until_us=now)
         buckets = timeline(session, since_us=since, until_us=now, resolution_us=step)
@@ -56,6 +65,15 @@ def data() -> Response:
             "charts": present.charts(drawn),
         }
     )
+
+
+def _span(session: Session, now: int, period_us: int) -> tuple[int, int]:
+    """Since and step: the period, or the ledger's whole life where that is shorter."""
+    begins = ledger_begins_at_us(session)
+    if begins is not None:
+        period_us = min(period_us, max(now - begins, LEAST_US))
+    step = present.step_us(period_us)
+    return (now - period_us) // step * step, step
 
 
 @pages.get("/api/gpus")
