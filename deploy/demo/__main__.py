@@ -57,7 +57,7 @@ class Demo:
         )
         nothing = self.filler.folder / "none"
         try:
-            self.filler.wait(lambda: mark(nothing, output).items > 0, 90, "the inference alone")
+            self.filler.wait_for_output(job, "infer-alone", lambda: mark(nothing, output).items > 0)
             begin = mark(nothing, output)
             time.sleep(4)
             return rate(begin, mark(nothing, output))
@@ -77,7 +77,7 @@ class Demo:
         output = self.filler.folder / "filled.jsonl"
         fill = 0
         try:
-            self.trainer.wait(lambda: len(iterations_ms(log)) >= 10, 90, "the training to start")
+            self.trainer.wait_for_output(host, "train", lambda: len(iterations_ms(log)) >= 10)
             say(f"training (job {host}) runs alone for {self.alone_s:.0f} s ...")
             begin = mark(log, output)
             time.sleep(self.alone_s)
@@ -86,7 +86,7 @@ class Demo:
             options = [f"--fill=mem={self.work.fill_memory}"]
             fill = self.filler.submit("infer", options, self.work.infer_to(self.source, output))
             say(f"sbatch {options[0]} infer.sh: fill job {fill}")
-            self.filler.wait(lambda: mark(log, output).items > 0, 90, "the fill's first results")
+            self.filler.wait_for_output(fill, "infer", lambda: mark(log, output).items > 0)
             filled_begin = mark(log, output)
             say(f"the fill runs in the training's bubbles for {self.filled_s:.0f} s ...")
             self.progress(log, output, fill)

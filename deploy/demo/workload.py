@@ -18,11 +18,13 @@ class Workload:
 
     simulated: bool
     train: list[str]
-    infer: list[str]  # + [input, output]
+    infer: list[str]
     fill_memory: str
-    setup: str = ""  # shell lines before each command
 
     def infer_to(self, source: Path, output: Path) -> list[str]:
+        """The inference over the items in `source`, with results in `output`."""
+        if self.simulated:
+            return [*self.infer, f"--input={source}", f"--output={output}"]
         return [*self.infer, str(source), str(output)]
 
 
@@ -46,7 +48,7 @@ def real(folder: Path) -> Workload:
     return Workload(
         simulated=False,
         train=[*python, str(code / "train_host_stall.py"), "--seconds", "600"],
-        infer=[*python, str(code / "infer_jsonl.py"), "--batch", "64"],
+        infer=[*python, str(code / "infer_jsonl.py"), "--batch", "32"],
         fill_memory="16G",
     )
 

@@ -89,6 +89,20 @@ class Jobs:
             tail = log.read_text()[-2000:] if log.exists() else "(it wrote nothing)"
             raise JobError(f"job {name} ended {state or 'unknown to Slurm'}:\n{tail}")
 
+    def wait_for_output(
+        self, job_id: int, name: str, condition: Callable[[], bool], seconds: float = 90
+    ) -> None:
+        """Waits until a job has got somewhere; JobError with its log when it ends before that."""
+
+        def there_or_ended() -> bool:
+            return condition() or self.state(job_id) not in UNFINISHED
+
+        self.wait(there_or_ended, seconds, f"job {name} to get going")
+        if not condition():
+            log = self.log(name)
+            tail = log.read_text()[-2000:] if log.exists() else "(it wrote nothing)"
+            raise JobError(f"job {name} ended {self.state(job_id)} too early:\n{tail}")
+
     def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Polls until the condition holds; JobError naming `what` when it does not in time."""
         limit = time.monotonic() + seconds
