@@ -263,6 +263,7 @@ bool monitor_start(const struct shim_answer *answer) {
         monitor_shut(SFILL_SHUT_UNSUPPORTED, "the driver lacks what progress markers need");
         return false;
     }
+    monitor_streams_start();
     if (!shim_thread(monitor_helper_run, "specinf-mon")) {
         monitor_shut(SFILL_SHUT_UNSUPPORTED, "no helper thread can be started");
         return false;

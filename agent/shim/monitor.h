@@ -89,6 +89,7 @@ void monitor_follow_unlock(void);
 
 /* monitor_stream.c: slot index of a stream, -1 when it cannot be followed (board is shut then) */
 int monitor_stream_slot(CUstream stream);
+void monitor_streams_start(void);
 void monitor_stream_created(CUstream stream, unsigned flags);
 void monitor_stream_destroying(CUstream stream);
 void monitor_streams_of_context_end(struct monitor_context *context);

@@ -1,6 +1,7 @@
 /* monitor_stream.c - which slot a stream has. Streams are known by (context, cuStreamGetId):
  * handles are used again, and NULL is another stream in every context. A small cache in each
  * thread spares the driver's answer on the launch path. */
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "monitor.h"
@@ -22,6 +23,34 @@ uint64_t monitor_thread_id(void) {
     if (!thread_id)
         thread_id = (uint64_t)syscall(SYS_gettid);
     return thread_id;
+}
+
+static pthread_key_t thread_end;
+static bool thread_end_known;
+
+/* A thread ends, and with it its default streams: their slots are free once all is done. The
+ * driver is not called here, since its own part of the thread may be gone already; what is not
+ * marked counts as busy until a synchronisation of the context proves it done. */
+static void at_thread_end(void *data) {
+    (void)data;
+    if (atomic_load(&shim_ops) != &monitor_ops)
+        return; /* a forked child */
+    uint64_t self = monitor_thread_id();
+    monitor_follow_lock();
+    for (unsigned i = 0; i < atomic_load(&monitor_board->slots_used); i++) {
+        struct monitor_stream *own = &monitor_streams[i];
+        if (own->kind != STREAM_PER_THREAD || own->owner != self || !own->context ||
+            atomic_exchange(&own->gone, true))
+            continue;
+        atomic_fetch_sub(&own->context->blocking_streams, 1);
+        own->handle = NULL;
+    }
+    monitor_follow_unlock();
+    monitor_helper_wake();
+}
+
+void monitor_streams_start(void) {
+    thread_end_known = pthread_key_create(&thread_end, at_thread_end) == 0;
 }
 
 static enum stream_kind kind_of(CUstream stream) {
@@ -62,8 +91,11 @@ static int take_slot(struct monitor_context *context, CUstream stream, uint64_t 
     own->owner = own->kind == STREAM_PER_THREAD ? monitor_thread_id() : 0;
     atomic_store(&own->gone, false);
     monitor_unlock_stream(own);
-    if (own->kind == STREAM_PER_THREAD)
+    if (own->kind == STREAM_PER_THREAD) {
         atomic_fetch_add(&context->blocking_streams, 1);
+        if (thread_end_known)
+            pthread_setspecific(thread_end, own);
+    }
 
     /* The counters go on from the stream that had the slot before: whoever still holds one of its
      * values, as a proof or a look, then holds one that is old, not one that is wrong. */

@@ -115,7 +115,9 @@ for t in threads: t.start(); t.join()
 print(json.dumps(seen))
 """
     assert run(agent, code) == [0, 1, 1, 2]
-    assert [(slot.before, slot.done >> 2) for slot in slots(agent)] == [(1, 1), (1, 1)]
+    assert [(slot.before, slot.done >> 2) for slot in slots(agent)] == [
+        (2, 2)
+    ]  # one after the other
 
 
 def test_a_context_synchronisation_proves_other_threads_streams_done(agent: FakeAgent) -> None:
@@ -129,7 +131,7 @@ print(0)
 """
     run(agent, code)
     (slot,) = slots(agent)
-    assert (slot.before, slot.marked, slot.done >> 2) == (1, 0, 1)
+    assert (slot.before, slot.done >> 2) == (1, 1)
     assert agent.board.head.shut == Shut.NO
 
 
@@ -143,6 +145,24 @@ print(0)
     run(agent, code)
     assert agent.board.head.shut == Shut.NO
     assert agent.board.slots_used < 512
+
+
+def test_default_streams_of_threads_that_end_do_not_use_up_the_board(agent: FakeAgent) -> None:
+    code = """
+def work():
+    cu.cuCtxSetCurrent(context)
+    launch(C.c_void_p(2))
+    cu.cuStreamSynchronize(C.c_void_p(2))
+for _ in range(800):
+    t = threading.Thread(target=work); t.start(); t.join()
+launch(); time.sleep(0.1)
+os._exit(print(1) or 0)
+"""
+    run(agent, code)
+    assert agent.board.head.shut == Shut.NO
+    assert agent.board.slots_used < 512
+    # No blocking stream is left, so the helper may mark the legacy stream.
+    assert sum(slot.before for slot in slots(agent)) == sum(slot.done >> 2 for slot in slots(agent))
 
 
 def test_more_streams_than_a_board_holds_shut_it(agent: FakeAgent) -> None:
@@ -172,7 +192,7 @@ print(0)
 """
     run(agent, code)
     live = [slot for slot in slots(agent) if slot.state]
-    assert [(slot.before, slot.done >> 2) for slot in live] == [(1, 1)]
+    assert [slot.before - (slot.done >> 2) for slot in live] == [0]
     assert agent.board.head.shut == Shut.NO
 
 
@@ -303,10 +323,10 @@ for line in sys.stdin:
             process.stdin.flush()
             assert process.stdout.readline() == "done\n"
             deadline = time.monotonic() + 5
-            while len(second.messages) < 2 and time.monotonic() < deadline:
+            while second.messages[-1].verb != "gpu" and time.monotonic() < deadline:
                 time.sleep(0.01)
-            verbs = [message.verb for message in second.messages]
-            assert verbs == ["attach", "gpu"]
+            verbs = {message.verb for message in second.messages}
+            assert verbs == {"attach", "gpu"}
             assert second.messages[0].get("reattach") == "1"
             assert sum(slot.before for slot in slots(second)) == 2
             process.stdin.close()

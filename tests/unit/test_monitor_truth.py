@@ -149,6 +149,42 @@ def test_no_look_says_idle_while_an_operation_is_unfinished(
         assert [one for one in done if overlap(bubble, (one.start_ns, one.end_ns))] == []
 
 
+def test_a_full_queue_does_not_hold_the_helper(
+    machine: tuple[FakeAgent, dict[str, str], Path],
+) -> None:
+    agent, env, _ = machine
+    setup = TRAINING[: TRAINING.index("for iteration")]
+    code = (
+        setup
+        + """
+other = C.c_void_p()
+assert cu.cuStreamCreate(C.byref(other), 1) == 0
+for _ in range(1010): launch(3000, stream)     # as many as the driver's queue holds, nearly
+time.sleep(0.05)
+for _ in range(5):
+    begin = time.monotonic()
+    launch(1, other)
+    print(time.monotonic() - begin, flush=True)
+    time.sleep(0.02)
+time.sleep(0.3)
+cu.cuStreamSynchronize(stream)
+"""
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        took = [float(process.stdout.readline()) for _ in range(5)]
+        time.sleep(0.1)
+        slots = [agent.board.slots[i] for i in range(agent.board.slots_used)]
+        marked = {slot.before: slot.marked for slot in slots}
+        process.wait(30)
+    assert max(took) < 0.05
+    assert marked[5] == 5  # the helper came round to the other stream
+    assert marked[1010] < 1010  # and left the full one alone
+    assert agent.board.head.shut == 0
+
+
 def test_helper_takes_little_of_a_core_while_training_iterates(
     machine: tuple[FakeAgent, dict[str, str], Path],
 ) -> None:
