@@ -2,7 +2,8 @@
 #include <string.h>
 #include "handles.h"
 
-#define CONTEXT_FLAGS 0x1ffu /* scheduling, mapping and the later flags; they change nothing here */
+/* Scheduling, mapping and the later flags: they change nothing here. */
+#define CONTEXT_FLAGS 0x1ffu
 
 static struct {
     pthread_mutex_t lock;

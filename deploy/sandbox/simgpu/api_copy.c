@@ -43,9 +43,8 @@ static CUresult copy(bool per_thread, CUstream stream, bool blocking, uint64_t t
     struct transfer *t = calloc(1, sizeof *t);
     if (!t)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *t = (struct transfer){.to = (void *)(uintptr_t)to,
-                           .from = (void *)(uintptr_t)from,
-                           .bytes = bytes};
+    *t = (struct transfer){
+        .to = (void *)(uintptr_t)to, .from = (void *)(uintptr_t)from, .bytes = bytes};
     if (!blocking && !memory_find(from, &a)) {
         /* Pageable source: the caller may use it again as soon as the call returns. */
         t->staged = malloc(bytes);
@@ -58,8 +57,8 @@ static CUresult copy(bool per_thread, CUstream stream, bool blocking, uint64_t t
     return issue(per_thread, stream, blocking, SIM_COPY, t, copy_ns(bytes));
 }
 
-static CUresult set(bool per_thread, CUstream stream, bool blocking, CUdeviceptr to,
-                    uint32_t value, uint32_t width, size_t count) {
+static CUresult set(bool per_thread, CUstream stream, bool blocking, CUdeviceptr to, uint32_t value,
+                    uint32_t width, size_t count) {
     if (!count)
         return driver_ready();
     if (!on_device(to, count * width) || to % width)
@@ -106,8 +105,8 @@ static CUresult sim_cuMemcpyHtoDAsync_v2(bool pt, CUdeviceptr to, const void *fr
     CHECK(to, bytes)
     return copy(pt, stream, false, to, (uintptr_t)from, bytes);
 }
-BOTH(cuMemcpyHtoDAsync_v2, _ptsz,
-     (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), (to, from, bytes, stream))
+BOTH(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+     (to, from, bytes, stream))
 
 static CUresult sim_cuMemcpyDtoHAsync_v2(bool pt, void *to, CUdeviceptr from, size_t bytes,
                                          CUstream stream) {
@@ -123,8 +122,8 @@ static CUresult sim_cuMemcpyDtoDAsync_v2(bool pt, CUdeviceptr to, CUdeviceptr fr
     CHECK(from, bytes)
     return copy(pt, stream, false, to, from, bytes);
 }
-BOTH(cuMemcpyDtoDAsync_v2, _ptsz,
-     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
+BOTH(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+     (to, from, bytes, stream))
 
 static CUresult sim_cuMemcpyAsync(bool pt, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                   CUstream stream) {
@@ -139,8 +138,7 @@ static CUresult sim_cuMemcpyPeer(bool pt, CUdeviceptr to, CUcontext to_context, 
     return copy(pt, NULL, true, to, from, bytes);
 }
 BOTH(cuMemcpyPeer, _ptds,
-     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-      size_t bytes),
+     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
      (to, to_context, from, from_context, bytes))
 
 static CUresult sim_cuMemcpyPeerAsync(bool pt, CUdeviceptr to, CUcontext to_context,

@@ -75,7 +75,8 @@ EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice devic
 
 EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device) {
     CUresult bad = check(device, text);
-    if (!bad && snprintf(text, (size_t)length, "0000:%02X:00.0", device_minor(device) + 1) >= length)
+    if (!bad &&
+        snprintf(text, (size_t)length, "0000:%02X:00.0", device_minor(device) + 1) >= length)
         return CUDA_ERROR_INVALID_VALUE;
     return bad;
 }
@@ -114,13 +115,13 @@ static int attribute_value(int attribute, uint32_t minor) {
         return 1000000;
     case 16: /* multiprocessors */
         return 64;
-    case 19: /* can map host memory */
-    case 31: /* concurrent kernels */
-    case 41: /* unified addressing */
-    case 83: /* managed memory */
-    case 90: /* compute preemption */
-    case 95: /* cooperative launch */
-    case 99: /* host registration */
+    case 19:  /* can map host memory */
+    case 31:  /* concurrent kernels */
+    case 41:  /* unified addressing */
+    case 83:  /* managed memory */
+    case 90:  /* compute preemption */
+    case 95:  /* cooperative launch */
+    case 99:  /* host registration */
     case 113: /* read-only host registration */
     case 115: /* memory pools */
         return 1;

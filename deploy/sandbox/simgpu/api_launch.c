@@ -107,8 +107,7 @@ static CUresult check(const struct sim_function_handle *function, const void *ou
         return ready;
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    return function && function->magic == FUNCTION_MAGIC ? CUDA_SUCCESS
-                                                         : CUDA_ERROR_INVALID_HANDLE;
+    return function && function->magic == FUNCTION_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
@@ -198,10 +197,9 @@ BOTH(cuLaunchKernel, _ptsz,
       unsigned shared, CUstream stream, void **parameters, void **extra),
      (f, x, y, z, bx, by, bz, shared, stream, parameters, extra))
 
-static CUresult sim_cuLaunchCooperativeKernel(bool per_thread, CUfunction f, unsigned x,
-                                              unsigned y, unsigned z, unsigned bx, unsigned by,
-                                              unsigned bz, unsigned shared, CUstream stream,
-                                              void **parameters) {
+static CUresult sim_cuLaunchCooperativeKernel(bool per_thread, CUfunction f, unsigned x, unsigned y,
+                                              unsigned z, unsigned bx, unsigned by, unsigned bz,
+                                              unsigned shared, CUstream stream, void **parameters) {
     (void)shared, (void)parameters;
     return launch(per_thread, f, x, y, z, bx * by * bz, stream);
 }
@@ -228,10 +226,8 @@ static CUresult sim_cuLaunchHostFunc(bool per_thread, CUstream stream, CUhostFn 
     CUresult result = stream_resolve(stream, per_thread, &ref);
     if (result || !function)
         return result ? result : CUDA_ERROR_INVALID_VALUE;
-    struct sim_op op = {.kind = SIM_HOST,
-                        .flags = SIM_EFFECT,
-                        .a = (uintptr_t)function,
-                        .b = (uintptr_t)data};
+    struct sim_op op = {
+        .kind = SIM_HOST, .flags = SIM_EFFECT, .a = (uintptr_t)function, .b = (uintptr_t)data};
     return stream_issue(&ref, &op, NULL);
 }
 BOTH(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn function, void *data),

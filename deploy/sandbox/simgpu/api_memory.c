@@ -15,8 +15,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return allocate(pointer, bytes, MEMORY_DEVICE);
 }
 
-EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width,
-                                   size_t height, unsigned element) {
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                   unsigned element) {
     if (!pitch || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
     size_t row = (width + PITCH - 1) / PITCH * PITCH;
@@ -214,8 +214,8 @@ EXPORT CUresult cuPointerGetAttributes(unsigned count, const int *which, void **
         return ready;
     bool known = memory_find(pointer, &a);
     for (unsigned i = 0; i < count; i++) {
-        bool wide = which[i] != 2 && which[i] != 8 && which[i] != 9 && which[i] != 13 &&
-                    which[i] != 16;
+        bool wide =
+            which[i] != 2 && which[i] != 8 && which[i] != 9 && which[i] != 13 && which[i] != 16;
         memset(data[i], 0, wide ? 8 : 4);
         if (which[i] == 9 && !known)
             *(int *)data[i] = -2;

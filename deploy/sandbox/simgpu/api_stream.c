@@ -199,10 +199,8 @@ static CUresult sim_cuStreamWaitEvent(bool per_thread, CUstream stream, CUevent 
         return CUDA_ERROR_INVALID_VALUE;
     if (!event->record)
         return CUDA_SUCCESS;
-    struct sim_op op = {.kind = SIM_WAIT_EVENT,
-                        .a = event->slot,
-                        .b = event->generation,
-                        .c = event->position};
+    struct sim_op op = {
+        .kind = SIM_WAIT_EVENT, .a = event->slot, .b = event->generation, .c = event->position};
     return stream_issue(&ref, &op, NULL);
 }
 BOTH(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),

@@ -54,8 +54,8 @@ static void narrow(const char *list, const uint32_t *all, unsigned all_count) {
          item = strtok_r(NULL, ",", &rest)) {
         item += strspn(item, " ");
         char *end;
-        long index = strncasecmp(item, "GPU-", 4) ? strtol(item, &end, 10)
-                                                  : by_uuid(item, all, all_count);
+        long index =
+            strncasecmp(item, "GPU-", 4) ? strtol(item, &end, 10) : by_uuid(item, all, all_count);
         if (index < 0 || index >= (long)all_count || (strncasecmp(item, "GPU-", 4) && end == item))
             return;
         minors[count++] = all[index];

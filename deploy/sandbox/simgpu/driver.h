@@ -35,7 +35,7 @@ struct sim_event_handle {
     unsigned flags;
     uint32_t slot, generation; /* stream of the latest record */
     uint64_t position;
-    uint64_t record; /* counts records; 0 never recorded */
+    uint64_t record;               /* counts records; 0 never recorded */
     uint64_t time_record, time_ns; /* which record ended, and when */
     struct sim_event_handle *next_free;
 };
@@ -103,7 +103,7 @@ void engine_start(void);
 void engine_stop(void); /* at exit: nothing of this process is carried out any more */
 void engine_lock(void); /* nobody applies effects meanwhile; take before the world's lock */
 void engine_unlock(void);
-void engine_replan(void); /* streams or contexts went away */
+void engine_replan(void);                            /* streams or contexts went away */
 bool engine_needs(uint32_t slot, uint64_t position); /* locked: will it be late for this? */
 bool engine_done(const struct stream_ref *ref, uint64_t position);
 CUresult engine_wait(const struct stream_ref *ref, uint64_t position);

@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include "handles.h"
 
-#define POLL_NS 50000ull      /* how often awaited values are looked at */
+#define POLL_NS 50000ull /* how often awaited values are looked at */
 #define WAIT_CAP_NS 20000000ull
 #define SHORT_NS 5000ull
 
@@ -47,8 +47,8 @@ static void futex_wake(_Atomic uint32_t *word) {
 
 static void futex_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until) {
     struct timespec at = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
-    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, until == SIM_NEVER ? NULL : &at,
-            NULL, FUTEX_BITSET_MATCH_ANY);
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, until == SIM_NEVER ? NULL : &at, NULL,
+            FUTEX_BITSET_MATCH_ANY);
 }
 
 void engine_lock(void) { pthread_mutex_lock(&apply_lock); }
@@ -62,7 +62,8 @@ static bool value_reached(const struct sim_op *op) {
                           : atomic_load((_Atomic uint32_t *)(uintptr_t)op->a);
     switch (op->c & 3) {
     case CU_STREAM_WAIT_VALUE_GEQ: /* cyclic, as the hardware compares */
-        return wide ? (int64_t)(value - op->b) >= 0 : (int32_t)((uint32_t)value - (uint32_t)op->b) >= 0;
+        return wide ? (int64_t)(value - op->b) >= 0
+                    : (int32_t)((uint32_t)value - (uint32_t)op->b) >= 0;
     case CU_STREAM_WAIT_VALUE_EQ:
         return value == op->b;
     case CU_STREAM_WAIT_VALUE_AND:

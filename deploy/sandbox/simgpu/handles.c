@@ -49,8 +49,8 @@ CUresult context_make(CUdevice device, unsigned flags, bool primary, CUcontext *
                    ? -1
                    : context_add(driver_process(), gpu);
     if (slot >= 0) {
-        *c = (struct sim_context_handle){(uint32_t)slot, gpu, device, true, primary, flags,
-                                         world->contexts[slot].number};
+        *c = (struct sim_context_handle){
+            (uint32_t)slot, gpu, device, true, primary, flags, world->contexts[slot].number};
         own_stream(world->contexts[slot].legacy_stream);
     }
     world_unlock();
@@ -84,9 +84,9 @@ CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *
     world_lock();
     int slot = stream_add(context->slot, flags & CU_STREAM_NON_BLOCKING ? SIM_NON_BLOCKING : 0);
     if (slot >= 0) {
-        *s = (struct sim_stream_handle){STREAM_MAGIC, (uint32_t)slot,
-                                        world->streams[slot].generation,
-                                        context, flags, priority, NULL};
+        *s = (struct sim_stream_handle){
+            STREAM_MAGIC, (uint32_t)slot, world->streams[slot].generation, context, flags, priority,
+            NULL};
         own_stream((uint32_t)slot);
     }
     world_unlock();

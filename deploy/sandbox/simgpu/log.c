@@ -74,8 +74,7 @@ static bool map_window(uint32_t gpu, uint64_t window) {
     }
     if (logs[gpu].records)
         munmap(logs[gpu].records, WINDOW_BYTES);
-    void *at =
-        mmap(NULL, WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, logs[gpu].fd, offset);
+    void *at = mmap(NULL, WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, logs[gpu].fd, offset);
     logs[gpu].records = at == MAP_FAILED ? NULL : at;
     if (at == MAP_FAILED) {
         give_up(gpu, "cannot map");
@@ -139,9 +138,8 @@ void log_context(uint32_t gpu, uint32_t context) {
 }
 
 void log_switch(uint32_t gpu, uint32_t from, uint32_t to, uint64_t begin, uint64_t end) {
-    struct sim_log_record record = {
-        .type = SIM_LOG_SWITCH,
-        .context = to,
-        .is.change = {.from = from, .begin_ns = begin, .end_ns = end}};
+    struct sim_log_record record = {.type = SIM_LOG_SWITCH,
+                                    .context = to,
+                                    .is.change = {.from = from, .begin_ns = begin, .end_ns = end}};
     append(gpu, &record);
 }

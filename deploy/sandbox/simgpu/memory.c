@@ -75,11 +75,10 @@ CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, 
     if (kind != MEMORY_HOST && account(context, bytes, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *at = reserve(bytes);
-    CUresult result = at ? add((struct allocation){.base = (uintptr_t)at,
-                                                   .bytes = bytes,
-                                                   .kind = kind,
-                                                   .context = context})
-                         : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result =
+        at ? add((struct allocation){
+                 .base = (uintptr_t)at, .bytes = bytes, .kind = kind, .context = context})
+           : CUDA_ERROR_OUT_OF_MEMORY;
     if (!result) {
         *pointer = (uintptr_t)at;
     } else {
@@ -156,8 +155,7 @@ CUresult memory_register(void *base, size_t bytes, unsigned flags, CUcontext con
     struct allocation found;
     if (!base || !bytes || flags & ~0xfu)
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory_find((uintptr_t)base, &found) ||
-        memory_find((uintptr_t)base + bytes - 1, &found))
+    if (memory_find((uintptr_t)base, &found) || memory_find((uintptr_t)base + bytes - 1, &found))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     bool read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY;
     if (!mapped((uintptr_t)base, bytes, !read_only))

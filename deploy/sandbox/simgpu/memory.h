@@ -3,12 +3,7 @@
 #define SIMGPU_MEMORY_H
 #include "driver.h"
 
-enum memory_kind {
-    MEMORY_DEVICE = 1,
-    MEMORY_MANAGED = 2,
-    MEMORY_HOST = 4,
-    MEMORY_REGISTERED = 8
-};
+enum memory_kind { MEMORY_DEVICE = 1, MEMORY_MANAGED = 2, MEMORY_HOST = 4, MEMORY_REGISTERED = 8 };
 
 struct allocation {
     uint64_t base, bytes, id;

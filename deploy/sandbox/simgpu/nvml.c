@@ -19,7 +19,7 @@ enum {
 
 typedef struct sim_nvml_device {
     uint32_t minor;
-} *nvmlDevice_t;
+} * nvmlDevice_t;
 
 struct memory_v1 {
     unsigned long long total, free, used;

@@ -11,7 +11,7 @@ void program_begin(const char *name); /* messages begin with name; SIGTERM asks 
 void program_check(CUresult result, const char *call); /* ends the program with one sentence */
 void program_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 long program_number(const char *option, const char *text, long least, long most);
-double program_seconds(void); /* monotonic */
+double program_seconds(void);       /* monotonic */
 void program_sleep(double seconds); /* cut short by a request to stop */
 void program_launch(CUfunction function, unsigned microseconds, CUstream stream);
 

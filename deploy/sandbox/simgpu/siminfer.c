@@ -32,10 +32,10 @@ static const char usage[] =
 
 static void parse(int count, char **words) {
     static const struct option known[] = {
-        {"input", 1, NULL, 1},       {"output", 1, NULL, 2},    {"progress", 1, NULL, 3},
-        {"items", 1, NULL, 4},       {"kernel-us", 1, NULL, 5}, {"kernels-per-batch", 1, NULL, 6},
-        {"in-flight", 1, NULL, 7},   {"memory-mb", 1, NULL, 8}, {"seconds", 1, NULL, 9},
-        {"help", 0, NULL, 10},       {NULL, 0, NULL, 0}};
+        {"input", 1, NULL, 1},     {"output", 1, NULL, 2},    {"progress", 1, NULL, 3},
+        {"items", 1, NULL, 4},     {"kernel-us", 1, NULL, 5}, {"kernels-per-batch", 1, NULL, 6},
+        {"in-flight", 1, NULL, 7}, {"memory-mb", 1, NULL, 8}, {"seconds", 1, NULL, 9},
+        {"help", 0, NULL, 10},     {NULL, 0, NULL, 0}};
     int which, at = 0;
     while ((which = getopt_long(count, words, "", known, &at)) != -1) {
         const char *name = known[at].name;
@@ -221,8 +221,7 @@ int main(int argument_count, char **arguments) {
             issue(issued++);
         if (program_stop)
             break; /* what is in flight has no result yet: it is done again, and only then */
-        program_check(cuEventSynchronize(gpu.done[done % options.in_flight]),
-                      "cuEventSynchronize");
+        program_check(cuEventSynchronize(gpu.done[done % options.in_flight]), "cuEventSynchronize");
         write_result(results, done++);
         write_progress(done);
     }

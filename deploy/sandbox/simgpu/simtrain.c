@@ -13,8 +13,14 @@ static struct {
     long iterations, seconds, kernels, kernel_us, compute_us, comm_us, stall_ms, devices, memory_mb;
     bool dry, times;
     char stream; /* l legacy, o own */
-} options = {.kernels = -1, .kernel_us = 200, .compute_us = 60000, .stall_ms = 40, .devices = 1,
-             .memory_mb = 1024, .times = true, .stream = 'l'};
+} options = {.kernels = -1,
+             .kernel_us = 200,
+             .compute_us = 60000,
+             .stall_ms = 40,
+             .devices = 1,
+             .memory_mb = 1024,
+             .times = true,
+             .stream = 'l'};
 
 static struct device {
     CUcontext context;
@@ -33,7 +39,8 @@ static const char usage[] =
     "  --kernels N         kernels per iteration, instead of --compute-us\n"
     "  --comm-us U         GPU time of a collective at the end of each iteration (default 0)\n"
     "  --stall-ms M        host stall in each iteration (default 40)\n"
-    "  --sync-style STYLE  sync: wait for the GPU, then stall; dry: the host is busy elsewhere for\n"
+    "  --sync-style STYLE  sync: wait for the GPU, then stall; dry: the host is busy elsewhere "
+    "for\n"
     "                      compute + stall while the queue runs dry, then waits (default sync)\n"
     "  --devices N         GPUs to use (default 1)\n"
     "  --stream KIND       legacy: the legacy default stream; own: a non-blocking stream\n"
@@ -75,10 +82,10 @@ static void choose(int which, const char *name, const char *text) {
 
 static void parse(int count, char **words) {
     static const struct option known[] = {
-        {"iterations", 1, NULL, 1}, {"seconds", 1, NULL, 1},   {"compute-us", 1, NULL, 1},
-        {"kernel-us", 1, NULL, 1},  {"kernels", 1, NULL, 1},   {"comm-us", 1, NULL, 1},
+        {"iterations", 1, NULL, 1}, {"seconds", 1, NULL, 1},    {"compute-us", 1, NULL, 1},
+        {"kernel-us", 1, NULL, 1},  {"kernels", 1, NULL, 1},    {"comm-us", 1, NULL, 1},
         {"stall-ms", 1, NULL, 1},   {"sync-style", 1, NULL, 1}, {"devices", 1, NULL, 1},
-        {"stream", 1, NULL, 1},     {"memory-mb", 1, NULL, 1}, {"no-times", 0, NULL, 1},
+        {"stream", 1, NULL, 1},     {"memory-mb", 1, NULL, 1},  {"no-times", 0, NULL, 1},
         {"help", 0, NULL, 2},       {NULL, 0, NULL, 0}};
     int at = 0, which;
     while ((which = getopt_long(count, words, "", known, &at)) != -1) {
@@ -111,8 +118,7 @@ static void set_up(void) {
         if (options.stream == 'o')
             program_check(cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
         program_check(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
-        program_check(cuModuleGetFunction(&d->kernel, module, "train_gemm"),
-                      "cuModuleGetFunction");
+        program_check(cuModuleGetFunction(&d->kernel, module, "train_gemm"), "cuModuleGetFunction");
         program_check(cuModuleGetFunction(&d->collective, module, "ncclDevKernel_AllReduce"),
                       "cuModuleGetFunction");
         program_check(cuMemAlloc_v2(&weights, (size_t)options.memory_mb << 20), "cuMemAlloc");

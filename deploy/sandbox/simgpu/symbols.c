@@ -43,8 +43,8 @@ int symbol_find(const char *name, void **found, int version, uint64_t flags) {
     }
     if (!best)
         return status;
-    function f = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? best->per_thread
-                                                                       : best->legacy;
+    function f =
+        flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? best->per_thread : best->legacy;
     memcpy(found, &f, sizeof f);
     return CU_GET_PROC_ADDRESS_SUCCESS;
 }

@@ -188,8 +188,8 @@ static void end_switch(uint32_t gpu) {
         g->holder = g->next;
         g->slice_begin_ns = g->switch_end_ns;
         if (g->ever_held)
-            log_switch(gpu, g->left_context, world->contexts[g->holder].number,
-                       g->switch_begin_ns, g->switch_end_ns);
+            log_switch(gpu, g->left_context, world->contexts[g->holder].number, g->switch_begin_ns,
+                       g->switch_end_ns);
         g->ever_held = 1;
     }
     g->next = -1;
@@ -205,8 +205,7 @@ static bool slice_over(const struct sim_gpu *g, uint64_t since, uint64_t t) {
 
 static bool mark_running(const struct sim_context *c) {
     for (uint32_t i = 0; i < c->active_count; i++) {
-        const struct sim_op *op =
-            stream_op(c->active[i], world->streams[c->active[i]].head);
+        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
         if (op->kind == SIM_MARK && op->flags & SIM_STARTED)
             return true;
     }
@@ -224,8 +223,8 @@ static int next_to_run(struct sim_context *c) {
         if (!occupies(op) || op->flags & SIM_STARTED || !runnable(c, s, op))
             continue;
         op->ready_ns = ready_time(c, s, op);
-        if (best >= 0 && (op->ready_ns > best_ready ||
-                          (op->ready_ns == best_ready && op->order > best_order)))
+        if (best >= 0 &&
+            (op->ready_ns > best_ready || (op->ready_ns == best_ready && op->order > best_order)))
             continue;
         best = (int)stream;
         best_ready = op->ready_ns;
@@ -284,8 +283,7 @@ static uint64_t next_step(const struct sim_gpu *g) {
         return at;
     const struct sim_context *c = &world->contexts[g->holder];
     for (uint32_t i = 0; i < c->active_count; i++) {
-        const struct sim_op *op =
-            stream_op(c->active[i], world->streams[c->active[i]].head);
+        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
         if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns < at)
             at = op->end_ns;
     }
@@ -309,8 +307,7 @@ static void step(uint32_t gpu, uint64_t t) {
         return;
     struct sim_context *c = &world->contexts[g->holder];
     for (uint32_t i = c->active_count; i-- > 0;) {
-        const struct sim_op *op =
-            stream_op(c->active[i], world->streams[c->active[i]].head);
+        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
         if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns <= t)
             finish_mark(gpu, c->active[i]);
     }

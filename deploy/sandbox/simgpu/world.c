@@ -81,8 +81,7 @@ static struct sim_world *map_file(int fd) {
     if ((size_t)status.st_size < sizeof(struct sim_world) &&
         ftruncate(fd, sizeof(struct sim_world)))
         return NULL;
-    struct sim_world *w =
-        mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct sim_world *w = mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (w == MAP_FAILED)
         return NULL;
     if (!usable(w)) {

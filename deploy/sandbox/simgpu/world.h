@@ -23,8 +23,8 @@
 #define SIM_NAMES 2048
 #define SIM_NAME_BYTES 52
 #define SIM_NEVER UINT64_MAX
-#define SIM_MARK_NS 1000          /* GPU time of a stream write (GATE.md: 0.8 to 1.2 us) */
-#define SIM_COPY_LATENCY_NS 2000  /* a copy's fixed cost */
+#define SIM_MARK_NS 1000         /* GPU time of a stream write (GATE.md: 0.8 to 1.2 us) */
+#define SIM_COPY_LATENCY_NS 2000 /* a copy's fixed cost */
 #define SIM_COPY_BYTES_PER_US 20000
 #define SIM_SET_BYTES_PER_US 1000000
 #define SIM_CONTEXT_BYTES (256ull << 20)
@@ -44,11 +44,11 @@ enum sim_kind {
 };
 enum sim_op_flag {
     SIM_STARTED = 1,
-    SIM_RELEASED = 2,       /* the owner found the value, or the host function returned */
-    SIM_EFFECT = 4,         /* the owner must do something at its end, on time */
-    SIM_COMMUNICATION = 8,  /* kernel name begins with nccl */
-    SIM_KILLED = 16,        /* its process died while it ran */
-    SIM_WIDE = 32           /* value of 64 bits, not 32 */
+    SIM_RELEASED = 2,      /* the owner found the value, or the host function returned */
+    SIM_EFFECT = 4,        /* the owner must do something at its end, on time */
+    SIM_COMMUNICATION = 8, /* kernel name begins with nccl */
+    SIM_KILLED = 16,       /* its process died while it ran */
+    SIM_WIDE = 32          /* value of 64 bits, not 32 */
 };
 
 struct sim_op {
@@ -76,11 +76,11 @@ struct sim_stream {
     uint32_t context;
     uint32_t generation; /* changes when the slot is freed */
     uint64_t id;
-    uint64_t tail;       /* next to be issued */
-    uint64_t head;       /* first that the GPU has not finished */
-    uint64_t done;       /* first whose effects the owner has not carried out */
-    uint64_t issued_ns;  /* sum of durations issued */
-    uint64_t passed_ns;  /* sum of durations finished */
+    uint64_t tail;        /* next to be issued */
+    uint64_t head;        /* first that the GPU has not finished */
+    uint64_t done;        /* first whose effects the owner has not carried out */
+    uint64_t issued_ns;   /* sum of durations issued */
+    uint64_t passed_ns;   /* sum of durations finished */
     uint64_t previous_ns; /* when what came before the head was done, as ready_ns counts */
 };
 
@@ -108,17 +108,17 @@ struct sim_process {
 
 struct sim_gpu {
     uint32_t used;
-    int32_t holder; /* context that has the GPU; -1 none */
-    int32_t next;   /* context being switched to; -1 none */
+    int32_t holder;         /* context that has the GPU; -1 none */
+    int32_t next;           /* context being switched to; -1 none */
     int32_t running_stream; /* stream whose head occupies the compute engine; -1 none */
     uint32_t ever_held;
     uint32_t left_context; /* number of the context last switched from */
     uint64_t switch_begin_ns, switch_end_ns;
     uint64_t slice_begin_ns;
     uint64_t memory_bytes;
-    uint64_t busy_ns;  /* compute time in all */
+    uint64_t busy_ns;                                /* compute time in all */
     uint64_t sample_ns, sample_busy_ns, utilization; /* for the management library */
-    uint64_t named[SIM_NAMES / 64]; /* kernel names that its log has */
+    uint64_t named[SIM_NAMES / 64];                  /* kernel names that its log has */
 };
 
 struct sim_world {
@@ -176,7 +176,7 @@ static inline struct sim_op *stream_op(uint32_t stream, uint64_t position) {
 
 /* timeline.c; call locked */
 void timeline_advance(uint64_t now);
-void timeline_drop_context(uint32_t context);          /* its GPU goes on without it */
+void timeline_drop_context(uint32_t context); /* its GPU goes on without it */
 bool timeline_event_passed(uint64_t stream, uint64_t generation, uint64_t position);
 uint64_t timeline_earliest_end(uint32_t stream, uint64_t position); /* lower bound, or SIM_NEVER */
 
