@@ -14,7 +14,7 @@ OURS = ROOT / "deploy/sandbox/simgpu/cuda_types.h"
 
 def values(text: str) -> dict[str, int]:
     """NAME = number pairs of an enumeration."""
-    pattern = r"\b(CU[A-Z0-9_]+)\s*=\s*(0x[0-9a-fA-F]+|\d+)(?:\s*<<\s*(\d+))?\b"
+    pattern = r"\b(CU[A-Z0-9_]+)(?:\s*=\s*|[ \t]+)(0x[0-9a-fA-F]+|\d+)(?:\s*<<\s*(\d+))?\b"
     found = re.findall(pattern, text)
     return {name: int(number, 0) << int(shift or 0) for name, number, shift in found}
 
