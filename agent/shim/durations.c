@@ -4,6 +4,7 @@
 
 #define PROBES 8        /* places one shape may stand in */
 #define WEIGHT 0.125    /* of a new sample in the mean */
+#define FAR_NS 200000.0 /* launch latency and a late look do not add so much */
 #define PEAK_SINKS 0.06 /* how fast an old peak is forgotten, per sample */
 
 static struct duration *find(struct durations *table, uint64_t shape) {
@@ -45,9 +46,15 @@ uint64_t durations_bound(struct durations *table, uint64_t shape) {
     struct duration *entry = shape ? find(table, shape) : NULL;
     if (!entry)
         return 0;
-    double over = entry->peak_ns > entry->mean_ns ? entry->peak_ns - entry->mean_ns : 0;
+    double over =
+        entry->exact && entry->peak_ns > entry->mean_ns ? entry->peak_ns - entry->mean_ns : 0;
     double bound = entry->mean_ns + over / 4;
     return bound < 1 ? 1 : (uint64_t)bound;
+}
+
+bool durations_trusted(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    return entry && entry->exact >= 4;
 }
 
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact) {
@@ -61,10 +68,14 @@ void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool 
     }
     entry->used = ++table->clock;
     if (exact && entry->exact == 0 && sample < entry->mean_ns)
-        entry->mean_ns = entry->peak_ns = sample; /* all before were only upper bounds */
-    else if (exact || entry->exact == 0 || sample < entry->mean_ns)
+        entry->mean_ns = sample; /* all before were only upper bounds */
+    else if (!exact && entry->exact == 0)
+        entry->mean_ns = sample < entry->mean_ns ? sample : entry->mean_ns;
+    else if (exact || sample < entry->mean_ns)
         entry->mean_ns += (sample - entry->mean_ns) * WEIGHT;
-    if (exact || entry->exact == 0) {
+    else if (sample > entry->mean_ns + FAR_NS) /* it has become longer, not only seen late */
+        entry->mean_ns += (sample - entry->mean_ns) * WEIGHT / 4;
+    if (exact) {
         entry->peak_ns -= (entry->peak_ns - entry->mean_ns) * PEAK_SINKS;
         if (sample > entry->peak_ns)
             entry->peak_ns = sample;

@@ -27,6 +27,9 @@ uint64_t durations_mean(struct durations *table, uint64_t shape);
 /* What the shape may well take, in ns, for budgets; 0 when it has not been seen. */
 uint64_t durations_bound(struct durations *table, uint64_t shape);
 
+/* Learned from exact measurements? */
+bool durations_trusted(struct durations *table, uint64_t shape);
+
 /* Takes in one measurement. Loose ones only lower the mean once exact ones exist. */
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);
 #endif

@@ -9,11 +9,10 @@
 #include "gate.h"
 #include "gate_driver.h"
 
-#define WATCH_NS 25000ull       /* between looks while something is about to happen */
-#define WATCH_MOST_NS 400000ull /* between looks while only long operations run */
-#define IDLE_MS 40              /* between looks at the heartbeat */
-#define UNMARKED_NS 100000ull   /* what has been unmarked for so long is marked from here */
-#define MESSAGES_NS 2000000ull  /* between looks at the socket while watching */
+#define WATCH_NS 25000ull      /* between looks while something is about to happen */
+#define IDLE_MS 40             /* between looks at the heartbeat */
+#define UNMARKED_NS 100000ull  /* what has been unmarked for so long is marked from here */
+#define MESSAGES_NS 2000000ull /* between looks at the socket while watching */
 #define RECONNECT_NS 500000000ull
 
 static int wake_fd = -1;
@@ -47,7 +46,8 @@ static uint64_t look(struct gate_gpu *gpu, bool show) {
     } else if (gpu->flight.count) {
         uint64_t end_ns = flight_next_end(&gpu->flight);
         next = end_ns > now_ns + 2 * WATCH_NS ? end_ns - now_ns - WATCH_NS : WATCH_NS;
-        next = next > WATCH_MOST_NS ? WATCH_MOST_NS : next;
+        uint64_t most = flight_look_after(&gpu->flight);
+        next = next > most ? most : next;
     }
     if (gpu->flight.count)
         gate_stream_mark_all(gpu, now_ns - UNMARKED_NS);

@@ -46,7 +46,8 @@ struct waiting {
     uint64_t since_ns;    /* when it began */
     uint64_t counted_ns;  /* up to here it stands in wait_ns */
     uint64_t too_long_ns; /* since when the operation has been too long; 0: it is not */
-    uint64_t next_end_ns; /* when the oldest operation in flight should be done */
+    uint64_t room_ns;     /* when there should be room in flight */
+    uint64_t look_ns;     /* longest pause between two looks */
     enum sfill_closed closed;
     int slack; /* the thread's timer slack before we changed it; -1: unchanged */
     bool logged;
@@ -103,12 +104,12 @@ static void pause_caller(struct waiting *w, uint64_t median_ns, uint64_t now_ns)
     uint64_t step;
     switch (w->closed) {
     case SFILL_CLOSED_IN_FLIGHT:
-        if (w->next_end_ns <= now_ns + SPIN_NS && waited < SPIN_MOST_NS && cores_to_spare()) {
+        if (w->room_ns <= now_ns + SPIN_NS && waited < SPIN_MOST_NS && cores_to_spare()) {
             spin();
             return;
         }
-        step = w->next_end_ns > now_ns + 90000 ? w->next_end_ns - now_ns - 60000 : 20000;
-        step = step > 300000 ? 300000 : step;
+        step = w->room_ns > now_ns + 70000 ? w->room_ns - now_ns - 50000 : 20000;
+        step = step > w->look_ns ? w->look_ns : step;
         break;
     case SFILL_CLOSED_BUSY:
     case SFILL_CLOSED_DWELL:
@@ -140,6 +141,7 @@ static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op) {
         own.shape = size_class(op);
     own.mean_ns = durations_mean(&gpu->durations, own.shape);
     own.bound_ns = durations_bound(&gpu->durations, own.shape);
+    own.trusted = durations_trusted(&gpu->durations, own.shape);
     if (own.mean_ns)
         return own;
     own.known = false;
@@ -194,7 +196,9 @@ static bool attempt(struct gate_gpu *gpu, const struct shim_op *op, struct waiti
         account_release(gpu, &view, own.compute);
     } else if (w->closed == SFILL_CLOSED_IN_FLIGHT) {
         gate_stream_mark_all(gpu, UINT64_MAX);
-        w->next_end_ns = flight_next_end(&gpu->flight);
+        uint64_t budget_ns = policy_numbers(&gpu->page).in_flight_ns;
+        w->look_ns = flight_look_after(&gpu->flight);
+        w->room_ns = flight_room_at(&gpu->flight, own.bound_ns, own.alone, budget_ns);
     }
     *bound_ns = own.bound_ns;
     *median_ns = predict_median(&gpu->predictor);

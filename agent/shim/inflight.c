@@ -8,6 +8,10 @@
 #include "inflight.h"
 #include <stdatomic.h>
 
+/* An operation released so long before its predecessor was seen not to be done was queued when
+ * that one ended, and began at once. */
+#define SURE_NS 15000u
+
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -83,21 +87,24 @@ struct harvest {
     bool exact;            /* each began when an earlier one ended */
     bool clean;            /* training was idle all along */
     bool known;            /* every duration is learned */
+    bool trusted;          /* ... from exact measurements */
 };
 
 static bool is_done(const struct flown *op, uint32_t stream, uint64_t value) {
     return op->state == FLOWN_ISSUED && op->stream == stream && op->value <= value;
 }
 
-static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t value,
-                             uint64_t epoch) {
-    struct harvest h = {.exact = true, .clean = true, .known = true};
-    uint64_t at = flight->last_done_ns;
+static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t value, uint64_t epoch,
+                             uint64_t before_ns) {
+    struct harvest h = {.exact = true, .clean = true, .known = true, .trusted = true};
+    uint64_t at = flight->last_done_ns, not_done_ns = flight->not_done_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
         const struct flown *op = op_at(flight, i);
         if (!is_done(op, stream, value))
             continue;
-        h.exact &= op->release_ns <= at;
+        h.exact &= op->release_ns + SURE_NS <= not_done_ns;
+        not_done_ns = before_ns;
+        h.trusted &= op->trusted;
         h.clean &= op->epoch != 0 && op->epoch == epoch;
         h.known &= op->known;
         at = later(at, op->release_ns);
@@ -126,7 +133,9 @@ static void place_end(struct harvest *h, uint64_t before_ns, uint64_t now_ns) {
 /* Factor between thought and measured durations. */
 static double stretch(const struct harvest *h) {
     double busy = (double)h->busy_ns, measured;
-    if (h->clean || !h->known) /* idle gaps between them, as predicted, are not their time */
+    if (h->clean && !h->exact && h->trusted) /* launch and look add to it */
+        measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
+    else if (h->clean || !h->known) /* idle gaps between them, as predicted, are not their time */
         measured = busy + ((double)h->end_ns - (double)h->predicted_ns);
     else
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
@@ -143,7 +152,7 @@ static void learn(struct flight *flight, const struct flown *op, const struct ha
 
 static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint64_t before_ns,
                     uint64_t now_ns, uint64_t epoch, flight_sink sink, void *argument) {
-    struct harvest h = survey(flight, stream, value, epoch);
+    struct harvest h = survey(flight, stream, value, epoch, before_ns);
     if (h.busy_ns == 0)
         return;
     place_end(&h, before_ns, now_ns);
@@ -168,6 +177,7 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
         sink(&done, argument);
     }
     flight->last_done_ns = later(flight->last_done_ns, end);
+    flight->not_done_ns = before_ns;
     flight->progress_ns = now_ns;
 }
 
@@ -205,16 +215,30 @@ void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, ui
                                .busy_ns = now_ns - begin,
                                .compute = op->compute};
     bool clean = op->epoch != 0 && op->epoch == epoch;
-    if (!clean && op->known && done.busy_ns > op->mean_ns) {
+    if (!clean && done.busy_ns > op->mean_ns) { /* training had the GPU in between */
         done.busy_ns = op->mean_ns;
         done.begin_ns = now_ns - op->mean_ns;
     }
-    if (clean || !op->known)
+    if (clean)
         durations_learn(flight->durations, op->shape, done.busy_ns, false);
     remove_op(flight, op);
-    flight->last_done_ns = now_ns;
+    flight->last_done_ns = flight->not_done_ns = now_ns;
     flight->progress_ns = now_ns;
     sink(&done, argument);
+}
+
+uint64_t flight_room_at(const struct flight *flight, uint64_t bound_ns, bool alone,
+                        uint64_t budget_ns) {
+    uint64_t end_ns = flight_next_end(flight), over_ns = flight->in_flight_ns + bound_ns;
+    const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
+    if (alone || flight->alone || over_ns <= budget_ns || over_ns - budget_ns >= op->mean_ns)
+        return end_ns;
+    return end_ns - op->mean_ns + (over_ns - budget_ns);
+}
+
+uint64_t flight_look_after(const struct flight *flight) {
+    uint64_t mean_ns = flight->count ? flight->ops[flight->head % FLIGHT_OPS].mean_ns : 0;
+    return later(mean_ns / 4, 30000);
 }
 
 uint64_t flight_next_end(const struct flight *flight) {

@@ -21,6 +21,7 @@ struct flown {
     uint32_t stream;
     enum flown_state state;
     bool known;   /* mean_ns is learned, not assumed */
+    bool trusted; /* ... from exact measurements */
     bool alone;   /* nothing else may be in flight with it */
     bool compute; /* kernel or graph, else copy or set */
 };
@@ -47,6 +48,7 @@ struct flight {
     uint64_t in_flight_ns;
     uint64_t polled_ns;    /* latest look at the words */
     uint64_t last_done_ns; /* latest completion */
+    uint64_t not_done_ns;  /* a time at which that one was seen not to be done */
     uint64_t progress_ns;  /* latest completion, or when the first operation was released */
     struct durations *durations;
 };
@@ -83,6 +85,13 @@ void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_
 void flight_drained(struct flight *flight, uint32_t stream, uint64_t now_ns, uint64_t epoch,
                     flight_sink sink, void *argument);
 
-/* When the oldest operation should be done. */
+/* When the oldest operation should be done; 0: nothing is in flight. */
 uint64_t flight_next_end(const struct flight *flight);
+
+/* Longest pause between two looks from which durations can still be learned. */
+uint64_t flight_look_after(const struct flight *flight);
+
+/* When there should be room for an operation that has none now: at the latest at that time. */
+uint64_t flight_room_at(const struct flight *flight, uint64_t bound_ns, bool alone,
+                        uint64_t budget_ns);
 #endif

@@ -1,31 +1,36 @@
 /* intrusion.c - estimates the time for which ready training work waited for this process.
  *
- * What is known on any GPU: the host time of training's first launch after a bubble
- * (resume_launch_ns), the moment at which its GPU passed the point just before that launch
- * (resumed_seq, written by the GPU, so it stays behind while the other context holds the GPU),
- * its later bubbles, and the stretches in which the GPU worked for us (inflight.c).
+ * What is known on any GPU: when training's first launch after a bubble was called and when it
+ * stood in its queue (resume_launch_ns, resume_issued_ns), the moment at which its GPU passed the
+ * point just before it (resumed_seq, written by the GPU, so it stays behind while the other
+ * context holds the GPU), its later bubbles, and the stretches in which the GPU worked for us
+ * (inflight.c). The wait of one return of training is the sum of
+ *   1. from the launch standing in its queue until its GPU passed that point;
+ *   2. after that, each further stretch of ours that falls into time in which training had work
+ *      (outside its later bubbles), and two switches for each, to us and back.
  *
- * The wait of one return of training is the sum of
- *   1. from its launch until its GPU passed that point, less what the same takes undisturbed,
- *      if work of ours was on the GPU at or just before the launch;
- *   2. after that moment, each further stretch of ours that falls into time in which training
- *      had work (outside its later bubbles), and for each such stretch the time of the switches
- *      around it, learned from 1 as the time between our end and training's start.
- * Where that moment is not seen, 1 is our stretch after the launch and one switch.
+ * That moment is seen late, by a look every 25 us or so and by whatever lies between the GPU's
+ * write and our view. So it is not used as it is: what passes between our end (or the launch, if
+ * we had ended before it) and that moment is, but for that lateness, the same each time, and a
+ * low quantile of it is free of it. Quantiles are kept apart for an idle GPU and for one on which
+ * we were at work. A moment later than that by more than LATE_NS was not seen late but was late,
+ * and is believed. Where it is not seen at all, the quantile stands for it.
  *
- * Assumed: the GPU serves one context at a time (time slicing); a training process that has
- * work has it all along between two of its bubbles. Copies of ours count as if they kept the
- * multiprocessors. Work of other fill processes is charged by them, not by us. */
+ * Assumed: the GPU serves one context at a time (time slicing); a training process that has work
+ * has it all along between two of its bubbles. Copies of ours count as if they kept the
+ * multiprocessors. Work of other fill processes is charged by them, but for the switch from an
+ * idle one, which each of them may charge. Contexts, modules and allocations are not charged. */
 #include "intrusion.h"
 #include <string.h>
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_acquire)
-#define LOOK_BACK 256u      /* later bubbles considered */
-#define BLIND_NS 5000000ull /* longest wait for training's start after our end */
-#define COARSE_NS 500000ull /* looks further apart than that place nothing */
-#define DEFAULT_SWITCH_NS 100000.0
-#define DEFAULT_START_NS 10000ull /* launch to start undisturbed, until learned */
-#define SWITCHES_PER_STRETCH 2    /* to us and back */
+#define LOOK_BACK 256u              /* later bubbles considered */
+#define BLIND_NS 5000000ull         /* longest wait for training's start after our end */
+#define COARSE_NS 500000ull         /* looks further apart than that place nothing */
+#define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured */
+#define USUAL_START_NS 5000ull      /* from queue to start on a GPU that is free */
+#define LATE_NS 200000ull
+#define SWITCHES_PER_STRETCH 2 /* to us and back */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -51,6 +56,7 @@ void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int co
             .board_id = hosts[i].board_id, .section = (uint32_t)section, .seq = seq};
         if (seq % 2 == 0) { /* busy already: only when training's state is ignored */
             watch->resume_ns = watch->started_ns = now_ns;
+            watch->first_counted = true;
             watch->counted_ns = in->last_done_ns ? sooner(in->last_done_ns, now_ns) : now_ns;
         }
     }
@@ -87,26 +93,56 @@ static uint64_t find_resume(const struct host_watch *watch,
     return 0;
 }
 
-static void note_start(struct intrusion *in, const struct host_watch *watch) {
-    if (in->last_done_ns + 2 * COARSE_NS > watch->resume_ns)
-        return;
-    in->starts_ns[in->starts_count++ % INTRUSION_STARTS] = watch->started_ns - watch->resume_ns;
+/* When the launch that ended the watched bubble stood in its queue; before that, its call. */
+static uint64_t find_ready(const struct host_watch *watch,
+                           const struct sfill_training_board *board) {
+    const struct sfill_gpu_section *gpu = &board->gpus[watch->section];
+    uint64_t issued_ns = LOAD(gpu->resume_issued_ns);
+    return LOAD(gpu->resume_seq) == watch->seq && issued_ns >= watch->resume_ns ? issued_ns : 0;
 }
 
-/* Launch to start without us: a low quantile, because looks come late. */
-static uint64_t undisturbed_start(const struct intrusion *in) {
-    uint32_t n = in->starts_count < INTRUSION_STARTS ? in->starts_count : INTRUSION_STARTS;
-    uint64_t least = UINT64_MAX, second = UINT64_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t sample = in->starts_ns[i];
-        if (sample < least) {
-            second = least;
-            least = sample;
-        } else if (sample < second) {
-            second = sample;
-        }
+/* End of our last stretch that began before a moment; 0: none. */
+static uint64_t end_before(const struct intrusion *in, uint64_t moment_ns) {
+    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
+    for (uint64_t i = in->runs_head; i > in->runs_head - kept; i--) {
+        const struct busy_run *run = &in->runs[(i - 1) % INTRUSION_RUNS];
+        if (run->begin_ns < moment_ns)
+            return run->end_ns;
     }
-    return n < 8 ? DEFAULT_START_NS : sooner(second, 5 * DEFAULT_START_NS);
+    return 0;
+}
+
+/* When our last work before the launch ended, and when the launch was made: the later. */
+static uint64_t free_since(const struct intrusion *in, const struct host_watch *watch,
+                           bool *at_work) {
+    uint64_t end_ns = end_before(in, watch->started_ns ? watch->started_ns : UINT64_MAX);
+    *at_work = end_ns > watch->resume_ns;
+    return later(end_ns, watch->resume_ns);
+}
+
+static void note_start(struct intrusion *in, const struct host_watch *watch) {
+    bool at_work;
+    uint64_t since_ns = free_since(in, watch, &at_work);
+    struct start_delays *delays = at_work ? &in->working : &in->idle;
+    if (watch->started_ns > since_ns)
+        delays->ns[delays->count++ % INTRUSION_STARTS] = watch->started_ns - since_ns;
+}
+
+/* The low quantile of such delays; while few are known, the least of them. */
+static uint64_t usual_delay(const struct start_delays *delays, uint64_t otherwise) {
+    uint32_t n = delays->count < INTRUSION_STARTS ? delays->count : INTRUSION_STARTS;
+    uint64_t sorted[INTRUSION_STARTS];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+        for (; at > 0 && sorted[at - 1] > delays->ns[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = delays->ns[i];
+    }
+    return n == 0 ? otherwise : sorted[n / 10];
+}
+
+static uint64_t switch_time(const struct intrusion *in) {
+    return usual_delay(&in->working, DEFAULT_SWITCH_NS);
 }
 
 static void watch_start(struct intrusion *in, struct host_watch *watch,
@@ -115,7 +151,6 @@ static void watch_start(struct intrusion *in, struct host_watch *watch,
     uint64_t least = later(in->polled_ns, watch->resume_ns);
     if (passed == watch->seq && now_ns - sooner(least, now_ns) <= COARSE_NS) {
         watch->started_ns = least + (now_ns - sooner(least, now_ns)) / 2;
-        note_start(in, watch);
     } else if (passed >= watch->seq || LOAD(board->fill_present) == 0 ||
                now_ns > later(watch->resume_ns, in->last_done_ns) + BLIND_NS) {
         watch->blind = true;
@@ -138,6 +173,8 @@ bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int cou
                 watch->resume_ns = watch->noticed_ns;
             settled &= watch->resume_ns != 0;
         }
+        if (watch->resume_ns && watch->ready_ns < watch->resume_ns)
+            watch->ready_ns = find_ready(watch, board);
         if (watch->resume_ns && !watch->started_ns && !watch->blind)
             watch_start(in, watch, board, now_ns);
         settled &= !watch->resume_ns || watch->started_ns || watch->blind;
@@ -176,28 +213,17 @@ static uint64_t busy_overlap(const struct host_watch *watch,
     return busy;
 }
 
-/* Part 1: the wait from launch to start. Learns what a switch takes. */
-static uint64_t first_wait(struct intrusion *in, const struct host_watch *watch,
-                           uint64_t last_end_ns) {
-    uint64_t usual = undisturbed_start(in);
-    if (last_end_ns > watch->resume_ns && last_end_ns < watch->started_ns) {
-        double sample = (double)(watch->started_ns - last_end_ns) - (double)usual;
-        if (sample > 0 && sample < 2e6)
-            in->switch_ns += (sample - in->switch_ns) * 0.1;
-    }
-    uint64_t took = watch->started_ns - watch->resume_ns;
-    return took > usual ? took - usual : 0;
-}
-
-/* End of our last stretch that began before a moment; 0: none. */
-static uint64_t end_before(const struct intrusion *in, uint64_t moment_ns) {
-    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
-    for (uint64_t i = in->runs_head; i > in->runs_head - kept; i--) {
-        const struct busy_run *run = &in->runs[(i - 1) % INTRUSION_RUNS];
-        if (run->begin_ns < moment_ns)
-            return run->end_ns;
-    }
-    return 0;
+/* Part 1. *started_ns: from when on part 2 counts. */
+static uint64_t first_wait(const struct intrusion *in, const struct host_watch *watch,
+                           uint64_t *started_ns) {
+    bool at_work;
+    uint64_t since_ns = free_since(in, watch, &at_work);
+    uint64_t passed_ns = since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, 0));
+    if (watch->started_ns > passed_ns + LATE_NS)
+        passed_ns = watch->started_ns;
+    *started_ns = later(passed_ns, watch->started_ns);
+    uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns) + USUAL_START_NS;
+    return passed_ns > ready_ns ? passed_ns - ready_ns : 0;
 }
 
 uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host *hosts, int count,
@@ -206,14 +232,11 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
     const struct sfill_training_board *board = board_of(hosts, count, watch->board_id);
     if (!board || !watch->resume_ns)
         return 0;
-    if (in->switch_ns == 0)
-        in->switch_ns = DEFAULT_SWITCH_NS;
     uint64_t wait = 0, after = later(watch->resume_ns, watch->counted_ns);
-    if (watch->started_ns && watch->counted_ns < watch->started_ns) {
-        uint64_t end = end_before(in, watch->started_ns);
-        if (end + (uint64_t)in->switch_ns > watch->resume_ns)
-            wait = first_wait(in, watch, end);
-        after = watch->started_ns;
+    if (!watch->first_counted && (watch->started_ns || watch->blind)) {
+        note_start(in, watch);
+        wait = first_wait(in, watch, &after);
+        watch->first_counted = true;
     }
     uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
     for (uint64_t i = in->runs_head - kept; i < in->runs_head; i++) {
@@ -224,8 +247,9 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
         uint64_t busy = busy_overlap(watch, board, begin, end);
         if (busy == 0)
             continue;
-        bool first = run->begin_ns <= watch->resume_ns;
-        wait += busy + (uint64_t)(in->switch_ns * (first ? 1 : SWITCHES_PER_STRETCH));
+        wait += busy;
+        if (run->begin_ns > watch->resume_ns && run->begin_ns >= after)
+            wait += SWITCHES_PER_STRETCH * switch_time(in);
     }
     watch->counted_ns = later(now_ns, watch->counted_ns);
     return wait;

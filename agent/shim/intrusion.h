@@ -7,7 +7,7 @@
 #include "gate_idle.h"
 
 #define INTRUSION_RUNS 512  /* stretches of our own GPU use remembered */
-#define INTRUSION_STARTS 32 /* undisturbed starts of training remembered, for the baseline */
+#define INTRUSION_STARTS 32 /* starts of training remembered, of each kind */
 
 /* A stretch in which the GPU worked for us without a break. */
 struct busy_run {
@@ -18,13 +18,20 @@ struct busy_run {
 struct host_watch {
     uint64_t board_id;
     uint32_t section;
-    bool told;           /* a record of its own has been written for it */
     uint64_t seq;        /* its bubble */
     uint64_t noticed_ns; /* when the end of that bubble was first seen */
     uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
+    uint64_t ready_ns;   /* when that launch had been issued: from then on it waits */
     uint64_t started_ns; /* when its GPU passed the point before that launch; 0: not seen */
     bool blind;          /* that moment will not be seen any more */
+    bool first_counted;  /* the wait for that moment stands in a record */
     uint64_t counted_ns; /* waits up to here stand in records already */
+};
+
+/* From our end, or the launch, to training's start as we saw it. */
+struct start_delays {
+    uint64_t ns[INTRUSION_STARTS];
+    uint32_t count;
 };
 
 struct intrusion {
@@ -34,9 +41,7 @@ struct intrusion {
     uint64_t runs_head;
     uint64_t last_done_ns;
     uint64_t polled_ns;
-    double switch_ns;                     /* from the end of our work until training computes */
-    uint64_t starts_ns[INTRUSION_STARTS]; /* from launch to start without us: upper bounds */
-    uint32_t starts_count;
+    struct start_delays working, idle;
 };
 
 void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int count,

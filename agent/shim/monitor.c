@@ -53,7 +53,7 @@ static void after(struct shim_op *op, CUresult result) {
     struct sfill_stream_slot *slot = &monitor_board->slots[index];
     uint64_t now = shim_now_ns();
     atomic_store_explicit(&slot->last_issue_ns, now, memory_order_relaxed);
-    if (op->cookie[1])
+    if (op->cookie[1] && !op->blocking)
         atomic_store(&monitor_board->gpus[atomic_load(&slot->gpu)].resume_issued_ns, now);
     uint64_t issued = atomic_fetch_add(&slot->after, 1) + 1;
     if (op->blocking)

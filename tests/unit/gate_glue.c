@@ -70,6 +70,7 @@ uint64_t glue_launch(struct gate_gpu *gpu, uint32_t stream, uint64_t shape, uint
                        .mean_ns = mean ? mean : unknown_ns,
                        .bound_ns = mean ? durations_bound(&gpu->durations, shape) : unknown_ns,
                        .known = mean != 0,
+                       .trusted = durations_trusted(&gpu->durations, shape),
                        .alone = mean == 0,
                        .epoch = idle ? gate_epoch(gpu) : 0,
                        .compute = true};
