@@ -67,17 +67,30 @@ class Agent:
         for minor in set(self.settings.gpus) - {each.minor for each in own}:
             log.error("settings name a GPU with minor %d, which NVML does not show", minor)
 
+    def _tell_loosened(self) -> None:
+        """Settings that are for tests and benches stand in the audit log of whoever uses them."""
+        settings = self.settings
+        loosened = {
+            "job_from_environment": settings.job_from_environment,
+            "ignore_training": settings.ignore_training,
+            "guard off": not settings.guard,
+            "budget_control off": not settings.budget_control,
+        }
+        for name in (name for name, given in loosened.items() if given):
+            self.node.ledger.event("loosened", f"{name}: a setting for tests and benches is in use")
+
     async def run(self) -> None:
         """Serves until `stop` is called. Raises OSError at the start."""
         loop = asyncio.get_running_loop()
+        self._server.start()
         threads = self._start_threads(loop)
         self.node.on_change = self._changed
         self.node.refresh()
-        self._server.start()
         if self._restarted:
             self._eviction.resume()
         began = "again after a restart" if self._restarted else "anew"
         self.node.ledger.event("agent_begins", f"the agent of {self.settings.node} begins {began}")
+        self._tell_loosened()
         timers = [
             asyncio.create_task(self._every(self.settings.drain_interval_s, self._tick)),
             asyncio.create_task(self._reap()),

@@ -167,11 +167,14 @@ class Server:
             connection.close()
 
     def _accept(self) -> None:
-        assert self._listener is not None
+        listener = self._listener
+        if listener is None:
+            return
         try:
-            peer, _ = self._listener.accept()
+            peer, _ = listener.accept()
         except OSError as error:
-            log.error("cannot accept a connection: %s", error)
+            log.error("cannot accept connections for a second: %s", error)
+            self._pause(listener)
             return
         peer.setblocking(False)
         try:
@@ -188,6 +191,16 @@ class Server:
         self._connections.add(connection)
         self._per_user[process.user_id] += 1
         asyncio.get_running_loop().add_reader(peer, self._read, connection)
+
+    def _pause(self, listener: socket.socket) -> None:
+        """Out of descriptors, say: the listener would stay readable, and the loop spin."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(1.0, self._listen_again)
+
+    def _listen_again(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from agent.main import main
+from agent.nvml import GpuError
 from agent.settings import AgentSettings, SettingsError, load
+from tests.unit.agent_peers import FakeGpus
 
 
 def write(folder: Path, text: str) -> str:
@@ -51,6 +53,29 @@ def test_missing_file_and_broken_toml_are_told(tmp_path: Path) -> None:
         load(str(tmp_path / "none"))
     with pytest.raises(SettingsError, match="cannot be read"):
         load(write(tmp_path, "[agent"))
+
+
+def test_without_nvml_or_a_place_for_the_socket_it_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise GpuError("nvmlInit: no library")
+
+    monkeypatch.setattr("agent.main.Nvml", none)
+    path = write(tmp_path, '[agent]\nnode = "n1"\ntwin = "f1"\n')
+    assert CliRunner().invoke(main, ["--config", path]).exit_code == 1
+
+    monkeypatch.setattr("agent.main.Nvml", FakeGpus)
+    (tmp_path / "file").touch()
+    for setting in ("state_dir", "spool_dir", "socket"):
+        lines = {
+            "state_dir": f"{tmp_path}/state",
+            "spool_dir": f"{tmp_path}/spool",
+            "socket": f"{tmp_path}/socket",
+        } | {setting: f"{tmp_path}/file/below"}
+        text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
+        path = write(tmp_path, f'[agent]\nnode = "n1"\ntwin = "f1"\ncontroller_url = ""\n{text}')
+        assert CliRunner().invoke(main, ["--config", path]).exit_code == 1
 
 
 def test_every_setting_is_described_and_the_defaults_hold() -> None:
