@@ -12,7 +12,7 @@
 #include "shim.h"
 
 #define DEFAULT_SOCKET "/run/sfill/sfilld.sock"
-enum { MESSAGE_BYTES = 4096, ATTACH_MS = 50, NS_PER_MS = 1000000 };
+enum { MESSAGE_BYTES = 4096, ATTACH_MS = 50, ATTACH_MOST_MS = 10000, NS_PER_MS = 1000000 };
 
 static _Atomic int connection = -1;
 
@@ -167,14 +167,29 @@ static bool attach(enum shim_role wish, int board_fd, struct shim_answer *answer
     return true;
 }
 
+/* How long the start of a program may wait for the agent. */
+static int attach_ms(void) {
+    const char *text = getenv("SFILL_ATTACH_MS");
+    char *end = NULL;
+    long wanted = text ? strtol(text, &end, 10) : ATTACH_MS;
+    if (text && (end == text || *end || wanted < 1 || wanted > ATTACH_MOST_MS)) {
+        shim_log(1, "SFILL_ATTACH_MS=%s is not a number from 1 to %d", text, ATTACH_MOST_MS);
+        return ATTACH_MS;
+    }
+    return (int)wanted;
+}
+
 enum shim_role shim_attach(struct shim_answer *answer) {
     const char *text = getenv("SFILL_ROLE");
     enum shim_role wish = text && strcmp(text, "gate") == 0 ? SHIM_GATE : SHIM_MONITOR;
-    bool answered = attach(wish, -1, answer, ATTACH_MS);
+    int most_ms = attach_ms();
+    bool answered = attach(wish, -1, answer, most_ms);
     if (answered && answer->role != SHIM_ASIDE)
         return answer->role;
-    shim_log(2, answered ? "the agent has no part for this process"
-                         : "no answer from the agent within 50 ms");
+    if (answered)
+        shim_log(2, "the agent has no part for this process");
+    else
+        shim_log(2, "no answer from the agent within %d ms", most_ms);
     /* A fill without an agent holds all it does; a training goes on as if we were not here. */
     if (wish == SHIM_GATE)
         return answer->role = SHIM_GATE;

@@ -84,6 +84,7 @@ def environment(
     """The environment of a process under the interposer."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith(("SFILL_", "LD_"))}
     settings["LD_PRELOAD"] = str(interposer())
+    settings["SFILL_ATTACH_MS"] = "5000"  # a machine full of tests answers late
     if driver:
         settings["LD_LIBRARY_PATH"] = str(driver)
     if socket:

@@ -115,9 +115,8 @@ for t in threads: t.start(); t.join()
 print(json.dumps(seen))
 """
     assert run(agent, code) == [0, 1, 1, 2]
-    assert [(slot.before, slot.done >> 2) for slot in slots(agent)] == [
-        (2, 2)
-    ]  # one after the other
+    assert sum(slot.before for slot in slots(agent)) == 2
+    assert sum(slot.done >> 2 for slot in slots(agent)) == 2
 
 
 def test_a_context_synchronisation_proves_other_threads_streams_done(agent: FakeAgent) -> None:
