@@ -126,14 +126,17 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _records(path: Path) -> tuple[int, memoryview]:
-    data = path.read_bytes()
-    if len(data) < HEADER_BYTES:
-        raise LogError(f"{path}: {len(data)} bytes are too few for a log of a simulated GPU")
-    magic, gpu, record_bytes, count, _boot = _HEADER.unpack_from(data)
-    if magic != MAGIC or record_bytes != RECORD_BYTES:
-        raise LogError(f"{path}: not the log of a simulated GPU")
-    return gpu, memoryview(data)[HEADER_BYTES : HEADER_BYTES + count * RECORD_BYTES]
+def _records(path: Path, after: int) -> tuple[int, bytes]:
+    """The GPU's number, and the records after the first `after`."""
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            raise LogError(f"{path}: {len(header)} bytes are too few for a log of a simulated GPU")
+        magic, gpu, record_bytes, count, _boot = _HEADER.unpack_from(header)
+        if magic != MAGIC or record_bytes != RECORD_BYTES:
+            raise LogError(f"{path}: not the log of a simulated GPU")
+        file.seek(HEADER_BYTES + after * RECORD_BYTES)
+        return gpu, file.read(max(0, count - after) * RECORD_BYTES)
 
 
 def _context(raw: memoryview) -> Context:
@@ -141,51 +144,61 @@ def _context(raw: memoryview) -> Context:
     return Context(number, pid, uid, job, at, _text(command))
 
 
+class LogReader:
+    """Reads a log bit by bit while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._taken = 0
+        self._log = GpuLog(-1)
+        self._names: dict[int, str] = {}
+        self._seen: set[int] = set()
+
+    def read(self) -> GpuLog:
+        """Takes in what is new; the log so far, the same object each time.
+
+        Raises:
+            LogError: it is no such log.
+            OSError: it cannot be read.
+        """
+        self._log.gpu, data = _records(self._path, self._taken)
+        records = memoryview(data)
+        for at in range(0, len(records) - RECORD_BYTES + 1, RECORD_BYTES):
+            self._take(records[at : at + RECORD_BYTES])
+            self._taken += 1
+        return self._log
+
+    def _take(self, raw: memoryview) -> None:
+        kind = raw[0]
+        if kind <= Kind.MARK:
+            self._take_operation(Kind(kind), raw)
+        elif kind == _SWITCH_TYPE:
+            _type, _flags, _zero, target, source, _pad, begin, end = _SWITCH.unpack(raw)
+            self._log.switches.append(Switch(source, target, begin, end))
+        elif kind == _NAME_TYPE:
+            _type, _flags, _zero, _context_number, number, text_raw = _NAME.unpack(raw)
+            self._names[number] = _text(text_raw)
+        elif kind == _CONTEXT_TYPE:
+            context_read = _context(raw)
+            self._log.contexts[context_read.number] = context_read
+
+    def _take_operation(self, kind: Kind, raw: memoryview) -> None:
+        _type, flags, _zero, context, name, stream, number, *times, size = _OPERATION.unpack(raw)
+        if number in self._seen:  # written again after its writer died
+            return
+        self._seen.add(number)
+        text = self._names.get(name, "") if kind == Kind.KERNEL else ""
+        launch, ready, start, end = times
+        self._log.operations.append(
+            Operation(kind, flags, context, text, stream, number, launch, ready, start, end, size)
+        )
+
+
 def read_log(path: Path) -> GpuLog:
-    """Reads a log, also while it grows.
+    """Reads a log as it stands now, also while it grows.
 
     Raises:
         LogError: it is no such log.
         OSError: it cannot be read.
     """
-    gpu, records = _records(path)
-    log = GpuLog(gpu)
-    names: dict[int, str] = {}
-    seen: set[int] = set()
-    for at in range(0, len(records) - RECORD_BYTES + 1, RECORD_BYTES):
-        raw = records[at : at + RECORD_BYTES]
-        kind = raw[0]
-        if kind <= Kind.MARK:
-            _type, flags, _zero, context, name, stream, number, *times, size = _OPERATION.unpack(
-                raw
-            )
-            if number in seen:  # written again after its writer died
-                continue
-            seen.add(number)
-            text = names.get(name, "") if kind == Kind.KERNEL else ""
-            launch, ready, start, end = times
-            log.operations.append(
-                Operation(
-                    Kind(kind),
-                    flags,
-                    context,
-                    text,
-                    stream,
-                    number,
-                    launch,
-                    ready,
-                    start,
-                    end,
-                    size,
-                )
-            )
-        elif kind == _SWITCH_TYPE:
-            _type, _flags, _zero, target, source, _pad, begin, end = _SWITCH.unpack(raw)
-            log.switches.append(Switch(source, target, begin, end))
-        elif kind == _NAME_TYPE:
-            _type, _flags, _zero, _context_number, number, text_raw = _NAME.unpack(raw)
-            names[number] = _text(text_raw)
-        elif kind == _CONTEXT_TYPE:
-            context_read = _context(raw)
-            log.contexts[context_read.number] = context_read
-    return log
+    return LogReader(path).read()
