@@ -20,7 +20,8 @@
 
 #define POLL_NS 50000ull /* how often awaited values are looked at */
 #define WAIT_CAP_NS 20000000ull
-#define SHORT_NS 5000ull
+#define SHORT_NS 2000ull /* soonest that a plan looks again */
+#define SPIN_NS 8000ull  /* shorter waits than this are spun */
 
 static pthread_mutex_t apply_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t thread;
@@ -231,12 +232,22 @@ bool engine_needs(uint32_t slot, uint64_t position) {
     return timeline_earliest_end(slot, position) < atomic_load(&engine_deadline);
 }
 
+/* A sleep of a few microseconds would take tens of them. */
+static bool spin_until(uint64_t deadline) {
+    uint64_t now = sim_now_ns();
+    if (deadline > now + SPIN_NS)
+        return false;
+    while (now < deadline)
+        now = sim_now_ns();
+    return true;
+}
+
 /* Looks at awaited values without the world's lock, until the plan's time comes. */
 static void watch(uint32_t seen, uint64_t deadline) {
     for (;;) {
-        uint64_t now = sim_now_ns();
-        if (deadline <= now)
+        if (spin_until(deadline))
             return;
+        uint64_t now = sim_now_ns();
         uint64_t until = poll_count && now + POLL_NS < deadline ? now + POLL_NS : deadline;
         futex_sleep(&engine_word, seen, until);
         if (atomic_load(&engine_word) != seen || !poll_count)
@@ -392,6 +403,8 @@ CUresult engine_wait(const struct stream_ref *ref, uint64_t position) {
             until = now + SHORT_NS;
         if (until > now + WAIT_CAP_NS) /* the death of another process can bring it forward */
             until = now + WAIT_CAP_NS;
+        if (spin_until(until))
+            continue;
         if (!precise)
             prctl(PR_SET_TIMERSLACK, 1); /* a sleeper's 50 us would lengthen every wait */
         precise = true;
