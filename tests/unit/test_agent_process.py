@@ -21,7 +21,7 @@ from tests.unit.shim_lab import interposer, simulated_gpu
 
 
 class Site:
-    """A node with one simulated GPU and sfilld on it."""
+    """A node with two simulated GPUs and sfilld on it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,8 @@ class Site:
         self._started: list[subprocess.Popen[bytes]] = []
         for name in ("gpu", "dev"):
             (folder / name).mkdir()
-        os.mknod(folder / "dev/nvidia0", 0o20666, os.makedev(240, 0))
+        for minor in range(2):
+            os.mknod(folder / f"dev/nvidia{minor}", 0o20666, os.makedev(240, minor))
         self._config = folder / "sfill.toml"
         self._config.write_text(
             f"""[agent]
@@ -66,7 +67,12 @@ job_from_environment = true
         until(self.socket.exists, 10)
 
     def start(
-        self, program: str, job_id: int, *arguments: object, gated: bool = True
+        self,
+        program: str,
+        job_id: int,
+        *arguments: object,
+        gated: bool = True,
+        visible: str = "",
     ) -> subprocess.Popen[bytes]:
         """A program in a job; not `gated`: it has dropped LD_PRELOAD."""
         environment = {
@@ -75,6 +81,8 @@ job_from_environment = true
             "SFILL_ROLE": "monitor" if program == "simtrain" else "gate",
             "SFILL_SOCKET": str(self.socket),
         }
+        if visible:
+            environment["CUDA_VISIBLE_DEVICES"] = visible
         if gated:
             environment["LD_PRELOAD"] = str(interposer())
         command = [str(self._programs / program), *map(str, arguments)]
@@ -92,9 +100,16 @@ job_from_environment = true
         known = {"user_id": os.getuid(), "user": "sfilluser1", "account": "a", "node": "n1"}
         return self.ask("job_begin", job_id=job_id, kind=kind, **known, **more)
 
-    def gpu(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ask("status").get("json"))["gpus"][0]
+    def gpu(self, minor: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ask("status").get("json"))["gpus"][minor]
         return found
+
+    def done(self, name: str) -> int:
+        """Items that a siminfer has told of in its progress file."""
+        try:
+            return int(json.loads((self.folder / name).read_text())["done"])
+        except (OSError, ValueError):
+            return 0
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         found = []
@@ -133,10 +148,7 @@ def test_killed_agent_stops_fill_not_training_and_a_new_one_goes_on(site: Site) 
     fill = site.start("siminfer", 2, "--progress", site.folder / "progress")
 
     def done() -> int:
-        try:
-            return int(json.loads((site.folder / "progress").read_text())["done"])
-        except (OSError, ValueError):
-            return 0
+        return site.done("progress")
 
     until(lambda: done() > 20, 10)
     site.agent.send_signal(signal.SIGKILL)
@@ -148,7 +160,7 @@ def test_killed_agent_stops_fill_not_training_and_a_new_one_goes_on(site: Site) 
     assert training.poll() is None and fill.poll() is None
     site.start_agent()
     until(lambda: done() > at_stop + 20, 10)
-    assert [each for each in site.records("event") if "after a restart" in each["text"]]
+    until(lambda: any("after a restart" in each["text"] for each in site.records("event")))
 
 
 def test_fill_without_the_interposer_is_killed_within_a_second(site: Site) -> None:
@@ -171,6 +183,35 @@ def test_training_without_the_interposer_shuts_the_gate(site: Site) -> None:
     hookless.kill()
     hookless.wait()
     until(lambda: site.gpu()["unknown"] == 0)
+
+
+def test_two_fills_share_the_bubbles_of_a_gpu(site: Site) -> None:
+    site.lending()
+    assert site.begin("fill", 3, spec="mem=2G").verb == "ok"
+    for job_id in (2, 3):
+        site.start("siminfer", job_id, "--progress", site.folder / f"progress-{job_id}")
+    until(lambda: min(site.done("progress-2"), site.done("progress-3")) > 20, 15)
+    until(lambda: {each["fill_job_id"] for each in site.records("bubble_use")} == {2, 3})
+
+
+def test_training_on_two_gpus_lends_both(site: Site) -> None:
+    site.begin("host", 1, spec="on,slowdown=20%", gpus="0-1")
+    site.start("simtrain", 1, "--compute-us", 5000, "--stall-ms", 5, "--devices", 2)
+    until(lambda: min(site.gpu(0)["lendable_slots"], site.gpu(1)["lendable_slots"]) > 0, 10)
+    for job_id in (2, 3):
+        assert site.begin("fill", job_id, spec="mem=2G").verb == "ok"
+    gpus = {}
+    for job_id in (2, 3):
+        answer = site.ask("step", job_id=job_id, step_id=0, user_id=0)
+        gpus[job_id] = answer.get("cuda_visible_devices")
+    assert len(set(gpus.values())) == 2
+    for job_id, uuid in gpus.items():
+        progress = site.folder / f"progress-{job_id}"
+        site.start("siminfer", job_id, "--progress", progress, visible=uuid)
+    until(lambda: min(site.done("progress-2"), site.done("progress-3")) > 20, 15)
+    until(lambda: len({each["gpu"] for each in site.records("bubble_use")}) == 2)
+    for use in site.records("bubble_use"):
+        assert use["gpu"] == gpus[use["fill_job_id"]]
 
 
 def test_agent_costs_little_while_filling(site: Site) -> None:
