@@ -42,6 +42,9 @@ export function warn(text) {
   say(text, false);
 }
 
+// A page rests for so many times what its data took, so that a slow answer is not asked for often.
+const REST = 9;
+
 // Calls load() now and every refresh; a failure leaves what is shown and says so.
 export function refreshing(load) {
   const seconds = Number(document.body.dataset.refreshS);
@@ -49,9 +52,15 @@ export function refreshing(load) {
   let paused = false;
   let shown = null;
   let running = false;
+  let again = false;
+  let restUntil = 0;
   async function once() {
-    if (running) return;
+    if (running) {
+      again = true; // what is asked for may have changed meanwhile
+      return;
+    }
     running = true;
+    const began = Date.now();
     try {
       warn("");
       await load();
@@ -62,6 +71,11 @@ export function refreshing(load) {
       say(error instanceof TypeError ? `The dashboard does not answer.${since}` : `${error.message}${since}`, true);
     } finally {
       running = false;
+      restUntil = Date.now() + REST * (Date.now() - began);
+    }
+    if (again) {
+      again = false;
+      once();
     }
   }
   pause.addEventListener("click", () => {
@@ -71,7 +85,7 @@ export function refreshing(load) {
     if (paused && shown) byId("fresh").textContent = `Paused at ${clock(shown)}`;
     if (!paused) once();
   });
-  setInterval(() => { if (!paused && !document.hidden) once(); }, 1000 * seconds);
+  setInterval(() => { if (!paused && !document.hidden && Date.now() > restUntil) once(); }, 1000 * seconds);
   document.addEventListener("visibilitychange", () => { if (!paused && !document.hidden) once(); });
   once();
   return once;
