@@ -172,6 +172,34 @@ def test_each_thread_has_a_default_stream_of_its_own(tmp_path: Path) -> None:
     assert streams["x"] != streams["y"]
 
 
+def test_streams_of_ended_threads_and_destroyed_ones_are_given_back(tmp_path: Path) -> None:
+    """The machine has 1024 streams for all."""
+    Machine(tmp_path).run(
+        "import threading\n"
+        "def work():\n"
+        "    gpu.call('cuCtxSetCurrent', gpu.context)\n"
+        "    gpu.launch('k', 1, ctypes.c_void_p(2)); gpu.synchronize(ctypes.c_void_p(2))\n"
+        "for _ in range(700):\n"
+        "    thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "    s = gpu.stream(); gpu.launch('k', 1, s); gpu.call('cuStreamDestroy_v2', s)\n"
+        "gpu.call('cuCtxSynchronize')\n"
+    )
+
+
+def test_the_log_goes_on_when_the_program_closes_descriptors_it_does_not_know(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    machine.run(
+        "import os\n"
+        "gpu.launch('k', 1); gpu.synchronize(); os.closerange(3, 200)\n"
+        "s = gpu.stream()\n"
+        "for _ in range(17000): gpu.launch('k', 1, s)\n"  # more than a window of the log holds
+        "gpu.synchronize(s)\n"
+    )
+    assert len([op for op in machine.log().operations if op.name]) == 17001
+
+
 @pytest.mark.parametrize(
     ("visible", "minors"),
     [("1", [1]), ("2,0", [2, 0]), (UUID.format(2), [2]), ("0,7,1", [0]), ("GPU-9,0", []), ("", [])],

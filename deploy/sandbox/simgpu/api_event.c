@@ -46,7 +46,7 @@ static CUresult record(bool per_thread, CUevent event, CUstream stream) {
     CUresult result = stream_resolve(stream, per_thread, &ref);
     if (result)
         return result;
-    if (!valid(event))
+    if (!valid(event) || event->context != ref.context)
         return CUDA_ERROR_INVALID_HANDLE;
     uint64_t number = ++records;
     struct sim_op op = {.kind = SIM_RECORD, .a = (uintptr_t)event, .b = number};

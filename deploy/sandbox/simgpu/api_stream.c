@@ -21,24 +21,14 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int
     return create(stream, flags, priority);
 }
 
-/* Queued work still runs; the machine's stream goes when it is over. */
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
     struct stream_ref ref;
     if (stream <= CU_STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = stream_resolve(stream, false, &ref);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return result;
-    if (result)
-        return result;
-    world_lock();
-    if (world->streams[ref.slot].generation == ref.generation)
-        world->streams[ref.slot].flags |= SIM_CLOSING;
-    world_unlock();
-    engine_replan();
-    stream->magic = 0;
-    free(stream);
-    return CUDA_SUCCESS;
+    if (!result)
+        stream_close(stream);
+    return result;
 }
 
 static CUresult sim_cuStreamSynchronize(bool per_thread, CUstream stream) {

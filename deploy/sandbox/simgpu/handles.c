@@ -98,6 +98,35 @@ CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *
     return CUDA_SUCCESS;
 }
 
+/* Queued work still runs; the machine's stream goes when it is over. */
+void stream_close(CUstream stream) {
+    world_lock();
+    if (world->streams[stream->slot].generation == stream->generation)
+        world->streams[stream->slot].flags |= SIM_CLOSING;
+    world_unlock();
+    engine_replan();
+    stream->magic = 0;
+    free(stream);
+}
+
+/* A thread that ends gives back its default streams. */
+static void close_streams(void *unused) {
+    (void)unused;
+    struct sim_stream_handle *s = mine.streams;
+    mine.streams = NULL;
+    while (s) {
+        struct sim_stream_handle *next = s->next;
+        if (!driver_ready())
+            stream_close(s);
+        else
+            free(s);
+        s = next;
+    }
+}
+
+static pthread_key_t thread_end;
+static void make_key(void) { pthread_key_create(&thread_end, close_streams); }
+
 static CUresult per_thread_stream(CUcontext context, CUstream *stream) {
     for (struct sim_stream_handle *s = mine.streams; s; s = s->next)
         if (s->context == context) {
@@ -106,6 +135,9 @@ static CUresult per_thread_stream(CUcontext context, CUstream *stream) {
         }
     CUresult made = stream_make(context, CU_STREAM_DEFAULT, 0, stream);
     if (!made) {
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        pthread_once(&once, make_key);
+        pthread_setspecific(thread_end, &mine);
         (*stream)->next = mine.streams;
         mine.streams = *stream;
     }

@@ -12,6 +12,7 @@ CUresult context_push(CUcontext context);
 CUcontext context_pop(void);
 bool stream_valid(CUstream stream);
 CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *stream);
+void stream_close(CUstream stream);
 void engine_forget(uint32_t context); /* both locks held: streams of a context that ends */
 
 /* Defines NAME and NAME<SUFFIX>, exported, from sim_NAME(bool per_thread, ...). */

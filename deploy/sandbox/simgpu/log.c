@@ -13,40 +13,54 @@
 #define WINDOW_BYTES (1u << 20)
 #define WINDOW_RECORDS (WINDOW_BYTES / sizeof(struct sim_log_record))
 
+/* No descriptor stays open: a program may close those that it does not know. */
 static struct {
-    int fd; /* 0: not opened, -1: cannot be */
+    enum { UNOPENED, OPEN, GIVEN_UP } state;
     uint64_t window;
+    char path[PATH_MAX];
     struct sim_log_header *header;
     struct sim_log_record *records;
 } logs[SIM_GPUS];
 
-static void give_up(uint32_t gpu, const char *what) {
-    fprintf(stderr, "simgpu: no more log of GPU %u: %s: %s\n", gpu, what, strerror(errno));
-    logs[gpu].fd = -1;
+static void give_up(uint32_t gpu) {
+    fprintf(stderr, "simgpu: no more log in %s: %s\n", logs[gpu].path, strerror(errno));
+    logs[gpu].state = GIVEN_UP;
 }
 
 /* Under the world's lock, so only one process makes the file. */
-static bool open_log(uint32_t gpu) {
-    if (logs[gpu].fd)
-        return logs[gpu].fd > 0;
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/log-%u.bin", settings_state_dir(), gpu);
+static int open_file(const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT) {
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 && fchmod(fd, 0666))
-            give_up(gpu, path);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 && fchmod(fd, 0666)) {
+        close(fd);
+        return -1;
     }
-    struct stat status;
-    if (fd < 0 || fstat(fd, &status) ||
-        (status.st_size < SIM_LOG_HEADER_BYTES && ftruncate(fd, SIM_LOG_HEADER_BYTES))) {
-        give_up(gpu, path);
-        return false;
-    }
-    struct sim_log_header *header =
-        mmap(NULL, SIM_LOG_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (header == MAP_FAILED) {
-        give_up(gpu, path);
+    return fd;
+}
+
+/* Makes sure that the range has its place on disk and maps it. NULL: errno says why. */
+static void *map_range(const char *path, off_t offset, size_t bytes) {
+    int fd = open_file(path);
+    if (fd < 0)
+        return NULL;
+    int error = posix_fallocate(fd, offset, (off_t)bytes);
+    void *at =
+        error ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+    close(fd);
+    if (error)
+        errno = error;
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static bool open_log(uint32_t gpu) {
+    if (logs[gpu].state != UNOPENED)
+        return logs[gpu].state == OPEN;
+    snprintf(logs[gpu].path, PATH_MAX, "%s/log-%u.bin", settings_state_dir(), gpu);
+    struct sim_log_header *header = map_range(logs[gpu].path, 0, SIM_LOG_HEADER_BYTES);
+    if (!header) {
+        give_up(gpu);
         return false;
     }
     if (header->magic != SIM_LOG_MAGIC || strcmp(header->boot_id, world->boot_id)) {
@@ -56,28 +70,21 @@ static bool open_log(uint32_t gpu) {
         strcpy(header->boot_id, world->boot_id);
         header->magic = SIM_LOG_MAGIC;
     }
-    logs[gpu].fd = fd;
     logs[gpu].header = header;
     logs[gpu].window = UINT64_MAX;
+    logs[gpu].state = OPEN;
     return true;
 }
 
 static bool map_window(uint32_t gpu, uint64_t window) {
     if (logs[gpu].window == window)
         return true;
-    off_t offset = SIM_LOG_HEADER_BYTES + (off_t)(window * WINDOW_BYTES);
-    int error = posix_fallocate(logs[gpu].fd, offset, WINDOW_BYTES);
-    if (error) {
-        errno = error;
-        give_up(gpu, "no space");
-        return false;
-    }
     if (logs[gpu].records)
         munmap(logs[gpu].records, WINDOW_BYTES);
-    void *at = mmap(NULL, WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, logs[gpu].fd, offset);
-    logs[gpu].records = at == MAP_FAILED ? NULL : at;
-    if (at == MAP_FAILED) {
-        give_up(gpu, "cannot map");
+    off_t offset = SIM_LOG_HEADER_BYTES + (off_t)(window * WINDOW_BYTES);
+    logs[gpu].records = map_range(logs[gpu].path, offset, WINDOW_BYTES);
+    if (!logs[gpu].records) {
+        give_up(gpu);
         return false;
     }
     logs[gpu].window = window;
