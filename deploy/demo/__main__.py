@@ -115,7 +115,9 @@ class Demo:
         alone_ms = statistics.median(times[begin.iterations : alone_end.iterations])
         filled_ms = statistics.median(times[filled_begin.iterations + 1 : filled_end.iterations])
         span_us = filled_end.at_us - filled_begin.at_us
-        record = read_record(self.database, host, fill, filled_begin.at_us, filled_end.at_us)
+        record = read_record(
+            self.database, host, fill, begin.at_us, filled_begin.at_us, filled_end.at_us
+        )
         bubble_us = record.bubble_share * span_us if record.bubble_share else None
         status = json.loads(self.filler.slurm("sfill", "status", "--json"))
         result: dict[str, Any] = {
@@ -187,7 +189,7 @@ def show(result: dict[str, Any], audit: str, dashboard: str) -> None:
         table.add_row("  by the driver's log: waited for fill", "", percent(log["waited_fraction"]))
     console.print(table)
     console.print("first lines of the audit (sfill audit):")
-    console.print(audit, highlight=False, markup=False)
+    print(audit)
     console.print(f"dashboard: {dashboard}", highlight=False)
 
 
@@ -204,7 +206,8 @@ def main() -> None:
         result = demo.run()
         result["dashboard"] = options.dashboard
         audit = demo.filler.slurm(
-            "sfill", "audit", "--fill-job", str(result["fill"]["job_id"]), "--limit", "5"
+            *("env", "COLUMNS=180", "sfill", "audit"),
+            *("--fill-job", str(result["fill"]["job_id"]), "--limit", "5"),
         )
     except JobError as error:
         raise SystemExit(f"demo: {error}") from error

@@ -18,11 +18,17 @@ class Record:
     bubbles: int
     gpu_time_us: float
     intrusion_us: float
-    bubble_share: float | None  # of the host job, from its whole windows; None before the first
+    bubble_share: float | None  # of the host job; None before its first window ends
 
 
-def read_record(url: str, host_job: int, fill_job: int, begin_us: int, end_us: int) -> Record:
-    """Reads the database at `url`; times are UTC microseconds."""
+def read_record(
+    url: str, host_job: int, fill_job: int, since_us: int, begin_us: int, end_us: int
+) -> Record:
+    """Reads the database at `url`; times are UTC microseconds.
+
+    Uses are those from begin_us to end_us; the bubble share rests on the windows since since_us,
+    when the host job was at work already.
+    """
     where = (
         (BubbleUse.host_slurm_job_id == host_job)
         & (BubbleUse.fill_slurm_job_id == fill_job)
@@ -40,7 +46,9 @@ def read_record(url: str, host_job: int, fill_job: int, begin_us: int, end_us: i
         ).one()
         bubble_us, wall_us = session.execute(
             select(func.sum(Window.bubble_us), func.sum(Window.window_us)).where(
-                (Window.host_slurm_job_id == host_job) & (Window.fill_slurm_job_id == 0)
+                (Window.host_slurm_job_id == host_job)
+                & (Window.fill_slurm_job_id == 0)
+                & (Window.began_at_us >= since_us)
             )
         ).one()
     share = float(bubble_us) / float(wall_us) if wall_us else None
