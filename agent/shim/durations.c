@@ -2,10 +2,11 @@
 #include "durations.h"
 #include <stddef.h>
 
-#define PROBES 8        /* places one shape may stand in */
-#define WEIGHT 0.125    /* of a new sample in the mean */
-#define FAR_NS 200000.0 /* launch latency and a late look do not add so much */
-#define PEAK_SINKS 0.06 /* how fast an old peak is forgotten, per sample */
+#define PROBES 8         /* places one shape may stand in */
+#define WEIGHT 0.125     /* of a new sample in the mean */
+#define MEDIAN_STEP 0.03 /* part of the mean by which a disturbed sample moves it at most */
+#define FAR_NS 200000.0  /* launch latency and a late look do not add so much */
+#define PEAK_SINKS 0.06  /* how fast an old peak is forgotten, per sample */
 
 static struct duration *find(struct durations *table, uint64_t shape) {
     uint64_t at = shape * 0x9e3779b97f4a7c15ull >> 40;
@@ -55,6 +56,16 @@ uint64_t durations_bound(struct durations *table, uint64_t shape) {
 bool durations_trusted(struct durations *table, uint64_t shape) {
     struct duration *entry = shape ? find(table, shape) : NULL;
     return entry && entry->exact >= 4;
+}
+
+void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry) {
+        durations_learn(table, shape, ns, false);
+        return;
+    }
+    double step = entry->mean_ns * MEDIAN_STEP, away = (double)ns - entry->mean_ns;
+    entry->mean_ns += away > step ? step : away < -step ? -step : away;
 }
 
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact) {

@@ -32,4 +32,6 @@ bool durations_trusted(struct durations *table, uint64_t shape);
 
 /* Takes in one measurement. Loose ones only lower the mean once exact ones exist. */
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);
+/* Takes in a measurement that may hold time of others: moves the mean towards its median. */
+void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns);
 #endif

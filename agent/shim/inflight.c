@@ -81,10 +81,13 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
 /* Operations of one stream that one look found done, and what their durations predicted. */
 struct harvest {
     uint64_t begin_ns;     /* when the first must have begun */
+    uint64_t release_ns;   /* when the first was released */
+    uint64_t most_ns;      /* what they can have taken at most */
     uint64_t predicted_ns; /* when the last should have ended */
     uint64_t busy_ns;      /* sum of their durations as thought */
     uint64_t end_ns;       /* when the last did end, as far as two looks tell */
     bool exact;            /* each began when an earlier one ended */
+    bool idle_before;      /* the first was released after all before it had ended */
     bool clean;            /* training was idle all along */
     bool known;            /* every duration is learned */
     bool trusted;          /* ... from exact measurements */
@@ -109,7 +112,13 @@ static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t va
         h.known &= op->known;
         at = later(at, op->release_ns);
         if (h.busy_ns == 0)
-            h.begin_ns = at;
+            h = (struct harvest){.begin_ns = at,
+                                 .release_ns = op->release_ns,
+                                 .exact = h.exact,
+                                 .clean = h.clean,
+                                 .known = h.known,
+                                 .trusted = h.trusted,
+                                 .idle_before = op->release_ns >= flight->last_done_ns};
         at += op->mean_ns + 1;
         h.busy_ns += op->mean_ns + 1;
     }
@@ -142,12 +151,16 @@ static double stretch(const struct harvest *h) {
     return measured < busy * 0.02 ? 0.02 : measured / busy;
 }
 
+/* What began when its predecessor ended is measured; what began on an idle GPU took no longer
+ * than since its release. While training had the GPU as well, most operations still took no
+ * longer than since their predecessor was seen not to be done, so the median tells. */
 static void learn(struct flight *flight, const struct flown *op, const struct harvest *h,
                   uint64_t busy_ns) {
-    if (h->clean)
+    double most = (double)(op->mean_ns + 1) * (double)h->most_ns / (double)h->busy_ns;
+    if (h->clean && (h->exact || h->idle_before || !op->known))
         durations_learn(flight->durations, op->shape, busy_ns, h->exact);
-    else if (!op->known || busy_ns < op->mean_ns)
-        durations_learn(flight->durations, op->shape, busy_ns, false);
+    else if (!op->trusted)
+        durations_disturbed(flight->durations, op->shape, (uint64_t)most);
 }
 
 static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint64_t before_ns,
@@ -156,6 +169,7 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
     if (h.busy_ns == 0)
         return;
     place_end(&h, before_ns, now_ns);
+    h.most_ns = now_ns - sooner(now_ns, later(h.release_ns, flight->not_done_ns));
     double factor = stretch(&h);
     double total = (double)h.busy_ns * factor;
     uint64_t span = (uint64_t)total, end = h.end_ns;

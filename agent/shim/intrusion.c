@@ -13,8 +13,8 @@
  * write and our view. So it is not used as it is: what passes between our end (or the launch, if
  * we had ended before it) and that moment is, but for that lateness, the same each time, and a
  * low quantile of it is free of it. Quantiles are kept apart for an idle GPU and for one on which
- * we were at work. A moment later than that by more than LATE_NS was not seen late but was late,
- * and is believed. Where it is not seen at all, the quantile stands for it.
+ * we were at work; on the latter a moment later than that by more than LATE_NS was not seen late
+ * but was late, and is believed. Where it is not seen at all, the quantile stands for it.
  *
  * Assumed: the GPU serves one context at a time (time slicing); a training process that has work
  * has it all along between two of its bubbles. Copies of ours count as if they kept the
@@ -29,7 +29,8 @@
 #define COARSE_NS 500000ull         /* looks further apart than that place nothing */
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured */
 #define USUAL_START_NS 5000ull      /* from queue to start on a GPU that is free */
-#define LATE_NS 200000ull
+#define VAGUE_NS 80000ull           /* moments less certain than that teach nothing */
+#define LATE_NS 1000000ull
 #define SWITCHES_PER_STRETCH 2 /* to us and back */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -124,7 +125,7 @@ static void note_start(struct intrusion *in, const struct host_watch *watch) {
     bool at_work;
     uint64_t since_ns = free_since(in, watch, &at_work);
     struct start_delays *delays = at_work ? &in->working : &in->idle;
-    if (watch->started_ns > since_ns)
+    if (watch->started_ns > since_ns && watch->vague_ns <= VAGUE_NS)
         delays->ns[delays->count++ % INTRUSION_STARTS] = watch->started_ns - since_ns;
 }
 
@@ -138,7 +139,7 @@ static uint64_t usual_delay(const struct start_delays *delays, uint64_t otherwis
             sorted[at] = sorted[at - 1];
         sorted[at] = delays->ns[i];
     }
-    return n == 0 ? otherwise : sorted[n / 10];
+    return n == 0 ? otherwise : sorted[n / 24];
 }
 
 static uint64_t switch_time(const struct intrusion *in) {
@@ -150,6 +151,7 @@ static void watch_start(struct intrusion *in, struct host_watch *watch,
     uint64_t passed = LOAD(board->gpus[watch->section].resumed_seq);
     uint64_t least = later(in->polled_ns, watch->resume_ns);
     if (passed == watch->seq && now_ns - sooner(least, now_ns) <= COARSE_NS) {
+        watch->vague_ns = now_ns - sooner(least, now_ns);
         watch->started_ns = least + (now_ns - sooner(least, now_ns)) / 2;
     } else if (passed >= watch->seq || LOAD(board->fill_present) == 0 ||
                now_ns > later(watch->resume_ns, in->last_done_ns) + BLIND_NS) {
@@ -218,8 +220,9 @@ static uint64_t first_wait(const struct intrusion *in, const struct host_watch *
                            uint64_t *started_ns) {
     bool at_work;
     uint64_t since_ns = free_since(in, watch, &at_work);
-    uint64_t passed_ns = since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, 0));
-    if (watch->started_ns > passed_ns + LATE_NS)
+    uint64_t seen_ns = watch->started_ns > since_ns ? watch->started_ns - since_ns : 0;
+    uint64_t passed_ns = since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, seen_ns));
+    if (at_work && watch->started_ns > passed_ns + LATE_NS)
         passed_ns = watch->started_ns;
     *started_ns = later(passed_ns, watch->started_ns);
     uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns) + USUAL_START_NS;

@@ -23,6 +23,7 @@ struct host_watch {
     uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
     uint64_t ready_ns;   /* when that launch had been issued: from then on it waits */
     uint64_t started_ns; /* when its GPU passed the point before that launch; 0: not seen */
+    uint64_t vague_ns;   /* between the looks before and after that moment */
     bool blind;          /* that moment will not be seen any more */
     bool first_counted;  /* the wait for that moment stands in a record */
     uint64_t counted_ns; /* waits up to here stand in records already */

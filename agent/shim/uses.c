@@ -10,7 +10,7 @@
 #define PART_NS 1000000000ull    /* a longer use is written in parts */
 #define QUIET_NS 200000000ull    /* unused for so long: the record is closed */
 #define IGNORING_NS 200000000ull /* parts when training's state is ignored */
-#define SETTLE_NS 300000ull      /* after our last work training is watched so closely */
+#define SETTLE_NS 500000ull      /* after our last work training is watched so closely */
 
 static void write_record(struct uses *uses, const struct sfill_use *record) {
     if (!uses->board)
