@@ -25,6 +25,7 @@ from agent.shim_verbs import ShimVerbs
 from agent.slurm_verbs import SlurmVerbs
 from agent.spool import Spool
 from agent.state_file import StateFile
+from agent.twin_registration import TwinRegistration
 from agent.windows import Windows
 from db.wire.messages import Report, ReportAnswer
 
@@ -56,6 +57,7 @@ class Agent:
         self._shims = ShimVerbs(self.node, self._finder, self._drain)
         devices = Devices(settings, [each.minor for each in every])
         self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices, self._drain)
+        self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
         policies = [gpu.policy for gpu in self.node.gpus.values()]
         self._heartbeat = Heartbeat(policies, settings.heartbeat_ms)
@@ -221,6 +223,8 @@ class Agent:
 
     def _answered(self, answer: ReportAnswer) -> None:
         self.node.requeue -= set(answer.requeued)
+        if answer.register_twin:
+            self._twin.ask()
         if answer.off != self.node.off_wanted:
             self.node.off_wanted = answer.off
             word = "off" if answer.off else "on"
