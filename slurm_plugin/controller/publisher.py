@@ -45,14 +45,17 @@ class Publisher:
         *,
         partition: str,
         raise_after_s: float,
+        silent_s: float,
         is_off: Callable[[], bool],
     ) -> None:
+        """`silent_s` is how long after our start nodes have time for their first report."""
         self._cluster = cluster
         self._nodes = nodes
         self._journal = journal
         self._partition = partition
         self._raise_after_s = raise_after_s
         self._is_off = is_off
+        self._first_reports_until_s = time.monotonic() + silent_s
         self._twins: dict[str, TwinMemory] = defaultdict(TwinMemory)
         self._memory = PartitionMemory()
         self._was_up = False
@@ -107,6 +110,8 @@ class Publisher:
         seen = self._cluster.twins(partition.nodes)
         steps: dict[str, Step] = {}
         for name, twin in seen.items():
+            if partition.state == "UP" and self._may_still_report(name, now_s):
+                continue
             steps[name] = next_step(
                 twin,
                 self._nodes.wanted(name, off=off, now_s=now_s),
@@ -122,6 +127,10 @@ class Publisher:
             ready = all(self._twins[name].ready for name in partition.nodes if name in seen)
             changed = self._publish_partition(partition, ready)
         return changed
+
+    def _may_still_report(self, twin: str, now_s: float) -> bool:
+        """Over a restart of ours the supply stands until the agents have had time to find us."""
+        return now_s < self._first_reports_until_s and self._nodes.node_of(twin) is None
 
     def _apply(self, steps: dict[str, Step]) -> bool:
         drains: dict[str, list[str]] = defaultdict(list)

@@ -48,6 +48,7 @@ class Controller:
             self.journal,
             partition=settings.fill_partition,
             raise_after_s=settings.raise_after_s,
+            silent_s=settings.silent_s,
             is_off=lambda: self.store.off,
         )
         self.requeuer = Requeuer(cluster, self.journal, delay_s=settings.requeue_delay_s)

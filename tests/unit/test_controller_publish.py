@@ -33,12 +33,16 @@ class Bench:
         self.wakes = 0
         self.nodes = LiveNodes(silent_s=10, max_slots=0, on_change=self._woken)
         self.off = False
-        self.publisher = Publisher(
+        self.publisher = self.new_publisher()
+
+    def new_publisher(self, *, silent_s: float = 0) -> Publisher:
+        return Publisher(
             self.slurm,
             self.nodes,
             self.journal,
             partition="fill",
             raise_after_s=0,
+            silent_s=silent_s,
             is_off=lambda: self.off,
         )
 
@@ -144,6 +148,25 @@ def test_off_drains_everything_and_on_resumes(bench: Bench) -> None:
     bench.off = False
     bench.settle()
     assert bench.slurm.nodes["f1"].drain is None
+
+
+def test_a_restart_of_the_controller_leaves_supply_standing_until_agents_can_report(
+    bench: Bench,
+) -> None:
+    bench.reports(free=6)
+    bench.settle()
+    bench.nodes = LiveNodes(silent_s=10, max_slots=0, on_change=bench._woken)
+    bench.publisher = bench.new_publisher(silent_s=10)
+    bench.settle()
+    assert bench.slurm.nodes["f1"].drain is None and bench.slurm.nodes["f1"].count == 6
+    bench.reports(free=3)
+    bench.settle()
+    assert bench.slurm.nodes["f1"].count == 3
+    # One that is down is put up only when every silent twin has been drained.
+    bench.slurm.reconfigure()
+    bench.slurm.nodes["f2"].drain = None
+    bench.settle()
+    assert bench.slurm.nodes["f2"].drain == REASON_SILENT and bench.slurm.state == "UP"
 
 
 @pytest.mark.parametrize("what", ["reconfigure", "restart"])
