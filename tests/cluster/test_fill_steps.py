@@ -24,6 +24,7 @@ ROLE = "env | grep -E '^(SFILL_ROLE|LD_PRELOAD|CUDA_VISIBLE_DEVICES)=' | sort"
 
 def lend(cluster: Cluster, *options: str, gpus: int = 1, seconds: int = 60) -> int:
     """A training of the first user on n1 that lends; returned once its twin has supply."""
+    cluster.wait(lambda: cluster.supply("f1") == 0, 20.0, "the last test's supply to go")
     job_id = cluster.submit(
         *("-w", "n1", f"--gres=gpu:{gpus}", "--fill-host=on", *options),
         # By its whole path: without the user's environment there is no PATH to our programs.
@@ -130,6 +131,28 @@ PYTHON
     assert _count(cluster, job_id) == 3 * KERNELS
 
 
+@pytest.mark.parametrize("command", [["srun"], ["salloc", "srun"]])
+def test_srun_and_salloc_run_fills_as_well(cluster: Cluster, command: list[str]) -> None:
+    lend(cluster)
+    first, *rest = command
+    words = [first, "--fill=mem=1G", *rest, "bash", "-c", f"echo job $SLURM_JOB_ID; exec {INFER}"]
+    answer = cluster.run(*words, user=INFERRER, timeout_s=30.0)
+    assert answer.returncode == 0, answer.stderr
+    job_id = int(answer.stdout.partition("job ")[2].split()[0])
+    assert cluster.job(job_id)["Partition"] == "fill"
+    assert _count(cluster, job_id) == KERNELS
+
+
+def test_each_component_of_a_heterogeneous_job_has_its_own_role(cluster: Cluster) -> None:
+    lend(cluster)
+    show = "bash -c 'echo $SLURMD_NODENAME role=$SFILL_ROLE'"
+    script = f"srun --het-group=0 {show}\nsrun --het-group=1 {show}\nsrun --het-group=0 {INFER}"
+    job_id = fill(cluster, script, ":", "-w", "n2", "--gres=gpu:1")
+    assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
+    assert cluster.output(job_id).splitlines()[:2] == ["f1 role=gate", "n2 role=monitor"]
+    assert _count(cluster, job_id) == KERNELS
+
+
 def test_an_ordinary_step_does_not_gain_the_role_by_the_option(cluster: Cluster) -> None:
     lend(cluster)
     for options, role in (([], None), (["-w", "n2", "--gres=gpu:1"], "monitor")):
@@ -222,7 +245,9 @@ def test_without_its_agent_a_fill_does_not_start_and_training_does(cluster: Clus
     assert _count(cluster, train) > 0
 
 
-def test_a_deaf_agent_sends_a_batch_fill_back_and_drains_nothing(cluster: Cluster) -> None:
+def test_a_deaf_agent_sends_a_batch_fill_back_ends_others_and_drains_nothing(
+    cluster: Cluster,
+) -> None:
     lend(cluster)
     agent = cluster.pid("sfilld-n1")
     os.kill(agent, signal.SIGSTOP)
@@ -233,8 +258,11 @@ def test_a_deaf_agent_sends_a_batch_fill_back_and_drains_nothing(cluster: Cluste
                 int(cluster.job(job_id)["Restarts"]) == 1 and cluster.state(job_id) == "PENDING"
             ),
             15.0,
-            "the fill to be requeued",
+            lambda: f"the fill to be requeued; it is {cluster.job(job_id)}",
         )
+        answer = cluster.run("srun", "--fill=mem=1G", "echo", "ran", user=INFERRER)
+        assert answer.returncode != 0 and answer.stdout == ""
+        assert "sfill: this fill job can't run now: the node agent does not answer" in answer.stderr
     finally:
         os.kill(agent, signal.SIGCONT)
     assert "ran" not in cluster.output(job_id).splitlines()
