@@ -22,18 +22,18 @@ PAGE_ROWS = 2000
 
 COLUMNS = (
     Column("FIRST RELEASE"),
-    Column("NODE", rank=4),
-    Column("GPU", rank=7),
+    Column("NODE", rank=7),
+    Column("GPU", rank=10),
     Column("HOST JOB", right=True),
-    Column("HOST USER", rank=5),
+    Column("HOST USER", rank=8),
     Column("FILL JOB", right=True),
-    Column("FILL USER", rank=6),
-    Column("CAUSE", rank=2),
-    Column("BUBBLE", right=True),
-    Column("USED", rank=1, right=True),
-    Column("KERNELS", rank=3, right=True),
-    Column("GPU TIME", right=True),
-    Column("INTRUSION", right=True),
+    Column("FILL USER", rank=9),
+    Column("CAUSE", rank=5),
+    Column("BUBBLE", rank=3, right=True),
+    Column("USED", rank=4, right=True),
+    Column("KERNELS", rank=6, right=True),
+    Column("GPU TIME", rank=1, right=True),
+    Column("INTRUSION", rank=2, right=True),
 )
 
 

@@ -18,17 +18,17 @@ from slurm_plugin.cli.tables import Column, cost, length, memory, moment, print_
 
 HOST_COLUMNS = (
     Column("HOST JOB", right=True),
-    Column("USER", rank=1),
+    Column("USER", rank=3),
     Column("MODE"),
     Column("NODES", rank=6, wrap=True),
     Column("GPUS", rank=5, right=True),
     Column("STARTED", rank=7),
     Column("STATE", rank=2),
     Column("GPU TIME", rank=8, right=True),
-    Column("BUBBLES", right=True),
+    Column("BUBBLES", rank=2, right=True),
     Column("FILLED", right=True),
-    Column("INTRUSION", right=True),
-    Column("BUDGET", rank=3, right=True),
+    Column("INTRUSION", rank=1, right=True),
+    Column("BUDGET", rank=4, right=True),
 )
 FILL_COLUMNS = (
     Column("FILL JOB", right=True),
@@ -39,10 +39,10 @@ FILL_COLUMNS = (
     Column("STARTED", rank=7),
     Column("STATE", rank=3, wrap=True),
     Column("STARTS", rank=8, right=True),
-    Column("BUBBLES USED", right=True),
+    Column("BUBBLES USED", rank=2, right=True),
     Column("GPU TIME", right=True),
     Column("OF ITS TIME", rank=4, right=True),
-    Column("INTRUSION", right=True),
+    Column("INTRUSION", rank=1, right=True),
 )
 
 

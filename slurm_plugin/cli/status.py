@@ -21,14 +21,14 @@ COLUMNS = (
     Column("NODE"),
     Column("GPU", right=True),
     Column("TRAINING"),
-    Column("USER", rank=4),
+    Column("USER", rank=5),
     Column("MODE"),
-    Column("LENT", rank=2, right=True),
+    Column("LENT", rank=3, right=True),
     Column("FILLS", wrap=True),
     Column("BUBBLES", rank=1, right=True),
     Column("FILLED", right=True),
-    Column("INTRUSION", rank=3, right=True),
-    Column("NOTE", wrap=True),
+    Column("INTRUSION", rank=4, right=True),
+    Column("NOTE", rank=2, wrap=True),
 )
 
 

@@ -62,10 +62,19 @@ def _table(
             justify="right" if column.right else "left",
             no_wrap=not column.wrap,
             overflow="fold",
+            min_width=_least(column, [row[at] for row in rows]),
         )
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     return table
+
+
+def _least(column: Column, cells: Sequence[str]) -> int:
+    """Characters that a column needs: whole cells, or where it may wrap, whole words."""
+    texts = [column.title, *cells]
+    if column.wrap:
+        texts = [word for text in texts for word in text.split()]
+    return max(map(len, texts))
 
 
 def share(value: float | None, digits: int = 1) -> str:
