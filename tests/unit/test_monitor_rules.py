@@ -69,6 +69,31 @@ os._exit(0)
     assert 30 <= markers <= 200
 
 
+def test_nothing_is_marked_while_a_launch_is_under_way(agent: FakeAgent) -> None:
+    """Counted but not yet queued: a marker now would claim that it is done."""
+    code = """
+s = stream(1)
+launch(s)
+cu.cuStreamSynchronize(s)
+def work():
+    cu.cuCtxSetCurrent(context)
+    C.CDLL(None).setenv(b"NULL_SLOW", b"launch", 1)
+    launch(s)
+before = cu.null_calls(b"cuStreamWriteValue64_v2")
+t = threading.Thread(target=work); t.start()
+time.sleep(0.1)
+cu.cuStreamSynchronize(s)
+cu.cuCtxSynchronize()
+meanwhile = cu.null_calls(b"cuStreamWriteValue64_v2") - before
+t.join()
+cu.cuStreamSynchronize(s)
+print(json.dumps([meanwhile, cu.null_calls(b"cuStreamWriteValue64_v2") - before]))
+"""
+    assert run(agent, code) == [0, 1]
+    (slot,) = slots(agent)
+    assert (slot.before, slot.done >> 2) == (2, 2)
+
+
 def test_the_legacy_stream_is_left_to_its_own_thread_once_there_is_a_blocking_stream(
     agent: FakeAgent,
 ) -> None:

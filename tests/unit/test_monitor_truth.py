@@ -94,6 +94,7 @@ class Watcher:
     def __init__(self, board: TrainingBoard) -> None:
         self.board = board
         self.idle: list[tuple[int, int]] = []
+        self.open: list[tuple[int, int]] = []  # a bubble stood open all the while
 
     def _look(self) -> list[tuple[int, int, int]] | None:
         words = []
@@ -109,10 +110,14 @@ class Watcher:
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
         while process.poll() is None:
+            sequence = self.board.gpus[0].bubble_seq
             begin = time.monotonic_ns()
             first = self._look()
             if first is not None and first == self._look():
                 self.idle.append((begin, time.monotonic_ns()))
+            end = time.monotonic_ns()
+            if sequence & 1 and sequence == self.board.gpus[0].bubble_seq:
+                self.open.append((begin, end))
 
 
 def wrongly_idle(idle: list[tuple[int, int]], done: list[Operation]) -> list[tuple[int, int]]:
@@ -144,6 +149,8 @@ def test_no_look_says_idle_while_an_operation_is_unfinished(
     assert len(done) > 500
     assert len(watcher.idle) > 20
     assert wrongly_idle(watcher.idle, done) == []
+    assert len(watcher.open) > 20
+    assert wrongly_idle(watcher.open, done) == []
     assert agent.board.head.shut == 0
     for bubble in recorded(agent.board):
         assert [one for one in done if overlap(bubble, (one.start_ns, one.end_ns))] == []

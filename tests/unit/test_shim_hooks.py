@@ -228,6 +228,12 @@ print(json.dumps([absent, bool(libc.dlsym(None, b"cuInit")), hasattr(libc, "cuIn
     assert python(code, environment(null_driver(), None)) == [None, True, True]
 
 
+def test_a_library_with_a_driver_of_its_own_finds_the_next_function() -> None:
+    library = compiled("local_user", "-shared", "-fPIC", f"-L{null_driver()}", "-lcuda", "-ldl")
+    code = f"import ctypes as C; print(C.CDLL({str(library)!r}).next_is_found())"
+    assert python(code, environment(null_driver(), None)) == 1
+
+
 def test_rtld_next_keeps_its_meaning_for_other_preloaded_libraries() -> None:
     wrapper = compiled("next_wrapper", "-shared", "-fPIC", "-ldl")
     for order in (f"{interposer()}:{wrapper}", f"{wrapper}:{interposer()}"):

@@ -45,6 +45,14 @@ EXPORT int cuGetProcAddress_v2_ptsz(const char *n, void **out, int v, uint64_t f
     return null_get_v2_ptsz(n, out, v, f, s);
 }
 
+/* NULL_SLOW=launch: the call takes its time before anything is queued. */
+EXPORT int cuLaunchKernel(void) {
+    const char *slow = getenv("NULL_SLOW");
+    if (slow && !strcmp(slow, "launch"))
+        usleep(300000);
+    return null_count("cuLaunchKernel");
+}
+
 EXPORT int cuCtxGetCurrent(void **out) {
     *out = depth ? stack[depth - 1] : NULL;
     return 0;
