@@ -51,8 +51,15 @@ VARIABLES = (
     Variable(
         "SFILL_LOG",
         "user",
-        "0, 1, 2 (0)",
+        "0, 1, 2 (1)",
         "what the interposer writes to standard error: nothing, problems, all",
+    ),
+    Variable(
+        "SFILL_ATTACH_MS",
+        "user",
+        "1 to 10000 (50)",
+        "longest wait for the agent at a process's first CUDA call, in ms; a training then goes on"
+        " without us",
     ),
     Variable(
         "SFILL_ROLE",
@@ -60,7 +67,9 @@ VARIABLES = (
         "monitor, gate",
         "what the interposer asks to be; the agent decides",
     ),
-    Variable("SFILL_SOCKET", "SPANK plugin", "a path", "the agent's socket"),
+    Variable(
+        "SFILL_SOCKET", "SPANK plugin", "a path (/run/sfill/sfilld.sock)", "the agent's socket"
+    ),
     Variable("LD_PRELOAD", "SPANK plugin", "paths", "the interposer, before what the user had"),
     Variable(
         "CUDA_VISIBLE_DEVICES", "SPANK plugin", "a GPU's UUID", "fill jobs: the GPU they were given"
