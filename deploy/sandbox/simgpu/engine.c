@@ -10,12 +10,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "effects.h"
 #include "handles.h"
 
 #define POLL_NS 50000ull /* how often awaited values are looked at */
@@ -57,65 +56,6 @@ void engine_unlock(void) { pthread_mutex_unlock(&apply_lock); }
 void engine_replan(void) { futex_wake(&engine_word); }
 void engine_track(uint32_t slot) { own[own_count++] = (uint16_t)slot; }
 
-static bool value_reached(const struct sim_op *op) {
-    bool wide = op->flags & SIM_WIDE;
-    uint64_t value = wide ? atomic_load((_Atomic uint64_t *)(uintptr_t)op->a)
-                          : atomic_load((_Atomic uint32_t *)(uintptr_t)op->a);
-    switch (op->c & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ: /* cyclic, as the hardware compares */
-        return wide ? (int64_t)(value - op->b) >= 0
-                    : (int32_t)((uint32_t)value - (uint32_t)op->b) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ:
-        return value == op->b;
-    case CU_STREAM_WAIT_VALUE_AND:
-        return (value & op->b) != 0;
-    default:
-        return (wide ? ~(value | op->b) : (uint32_t) ~(value | op->b)) != 0;
-    }
-}
-
-static void do_transfer(struct transfer *t) {
-    if (t->from) {
-        memmove(t->to, t->from, t->bytes);
-    } else if (t->width == 1) {
-        memset(t->to, (int)t->value, t->bytes);
-    } else if (t->width == 2) {
-        for (size_t i = 0; i < t->bytes / 2; i++)
-            ((uint16_t *)t->to)[i] = (uint16_t)t->value;
-    } else {
-        for (size_t i = 0; i < t->bytes / 4; i++)
-            ((uint32_t *)t->to)[i] = t->value;
-    }
-    free(t->staged);
-    free(t);
-}
-
-static void write_value(const struct sim_op *op) {
-    if (op->flags & SIM_WIDE)
-        atomic_store((_Atomic uint64_t *)(uintptr_t)op->a, op->b);
-    else
-        atomic_store((_Atomic uint32_t *)(uintptr_t)op->a, (uint32_t)op->b);
-}
-
-static void apply_op(const struct sim_op *op) {
-    if (op->kind == SIM_MARK) {
-        write_value(op);
-    } else if (op->kind == SIM_RECORD && op->a) {
-        struct sim_event_handle *event = (void *)(uintptr_t)op->a;
-        if (event->record >= op->b && event->time_record < op->b) {
-            event->time_record = op->b;
-            event->time_ns = op->end_ns;
-        }
-    } else if (op->kind == SIM_RECORD) {
-        memory_release(op->c);
-    } else if (op->a && (op->kind == SIM_COPY || op->kind == SIM_SET)) {
-        /* A large one must not hold up the whole machine. The apply lock keeps the order. */
-        world_unlock();
-        do_transfer((void *)(uintptr_t)op->a);
-        world_lock();
-    }
-}
-
 /* Own stream with the effect that comes first in simulated time; -1: none is due. */
 static int first_due(void) {
     int best = -1;
@@ -148,7 +88,7 @@ static void apply_effects(void) {
     int stream;
     while ((stream = first_due()) >= 0) {
         struct sim_op op = *stream_op((uint32_t)stream, world->streams[stream].done);
-        apply_op(&op);
+        effect_apply(&op);
         world->streams[stream].done++;
     }
     drop_closed();
@@ -172,7 +112,7 @@ static bool look_at_waits(void) {
         struct sim_op *op = stream_op(own[i], s->head);
         if (s->head == s->tail || op->kind != SIM_WAIT_VALUE || op->flags & SIM_RELEASED)
             continue;
-        if (value_reached(op)) {
+        if (effect_value_reached(op)) {
             op->end_ns = world->now_ns;
             op->flags |= SIM_RELEASED;
             released = true;
@@ -256,7 +196,7 @@ static void watch(uint32_t seen, uint64_t deadline) {
         engine_lock();
         if (atomic_load(&engine_word) == seen)
             for (unsigned i = 0; i < poll_count && !reached; i++)
-                reached = value_reached(&polls[i].op);
+                reached = effect_value_reached(&polls[i].op);
         engine_unlock();
         if (reached)
             return;
