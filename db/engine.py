@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
@@ -39,6 +41,9 @@ class Database:
         self.url = _parse(url)
         self.read_only = read_only
         backend = self.url.get_backend_name()
+        # SQLite has one writer at a time; waiting in line here is fair, polling its lock is not.
+        self._write_lock = threading.Lock() if backend == "sqlite" else None
+        self._busy_timeout_s = busy_timeout_s
         try:
             if backend == "sqlite":
                 self.engine = _sqlite_engine(self.url, read_only, busy_timeout_s)
@@ -60,8 +65,20 @@ class Database:
         """One transaction: committed at the end, rolled back on any exception."""
         if self.read_only:
             raise DatabaseError("this database was opened read-only")
-        with Session(self.engine) as session, session.begin():
+        with self._in_line(), Session(self.engine) as session, session.begin():
             yield session
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        if self._write_lock is None:
+            yield
+            return
+        if not self._write_lock.acquire(timeout=self._busy_timeout_s):
+            raise SQLAlchemyTimeoutError("database is locked by a writer of this process")
+        try:
+            yield
+        finally:
+            self._write_lock.release()
 
     def close(self) -> None:
         self.engine.dispose()
