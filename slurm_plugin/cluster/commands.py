@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_plugin.cluster.interface import (
@@ -42,7 +43,6 @@ _UNREACHABLE = (
     "primary controller not responding",
     "could not establish a configuration source",
 )
-_HOSTNAMES = ("scontrol", "show", "hostnames")
 _UNKNOWN_JOB = "invalid job id"
 _ENDED = ("already finished", "already completing", "already done", "invalid job id")
 
@@ -80,8 +80,8 @@ class CommandCluster:
         line = self._run("scontrol", "show", "partition", name, "-o").strip()
         listed = fields(line).get("Nodes", "")
         if listed != self._listed:
-            hosts = "" if listed in ("", "(null)") else self._run(*_HOSTNAMES, listed)
-            self._listed, self._names = listed, tuple(hosts.split())
+            self._names = () if listed == "(null)" else self._expand(listed)
+            self._listed = listed
         return parse_partition(line, self._names)
 
     def set_partition(self, name: str, *, state: str, min_nodes: int | None = None) -> None:
@@ -159,13 +159,23 @@ class CommandCluster:
 
     def job(self, job_id: int) -> Job | None:
         try:
-            return parse_job(self._run("scontrol", "show", "job", str(job_id), "-o"), job_id)
+            found = parse_job(self._run("scontrol", "show", "job", str(job_id), "-o"), job_id)
         except ClusterUnreachableError:
             raise
         except ClusterError as error:
             if _UNKNOWN_JOB in str(error).lower():
                 return None
             raise
+        if found is None:
+            return None
+        job, listed = found
+        return replace(job, nodes=self._expand(listed))
+
+    def _expand(self, listed: str) -> tuple[str, ...]:
+        """The names in a list of nodes, as f[1-3]."""
+        if "[" not in listed:
+            return tuple(name for name in listed.split(",") if name)
+        return tuple(self._run("scontrol", "show", "hostnames", listed).split())
 
     def requeue(self, job_id: int) -> None:
         self._run("scontrol", "requeue", str(job_id))

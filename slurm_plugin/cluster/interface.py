@@ -59,6 +59,7 @@ class Job:
     batch: bool
     requeue: bool  # whether it may be requeued
     restarts: int = 0
+    nodes: tuple[str, ...] = ()
 
     @property
     def active(self) -> bool:

@@ -100,17 +100,22 @@ def parse_partition(line: str, nodes: tuple[str, ...]) -> Partition:
         raise ClusterError(f"scontrol shows a partition not understood: {error}") from None
 
 
-def parse_job(text: str, job_id: int) -> Job | None:
-    """A job from `scontrol show job -o`, which shows all tasks of an array for its first task."""
+def parse_job(text: str, job_id: int) -> tuple[Job, str] | None:
+    """A job and its list of nodes as Slurm abbreviates it, from `scontrol show job -o`.
+
+    Of an array all tasks are shown when its first task is asked for.
+    """
     for line in text.splitlines():
         known = fields(line)
         if known.get("JobId") != str(job_id):
             continue
-        return Job(
+        nodes = known.get("NodeList", "")
+        job = Job(
             job_id=job_id,
             state=known.get("JobState", "UNKNOWN").upper(),
             batch=known.get("BatchFlag", "0") != "0",
             requeue=known.get("Requeue", "0") != "0",
             restarts=int(known.get("Restarts", "0")),
         )
+        return job, "" if nodes == "(null)" else nodes
     return None

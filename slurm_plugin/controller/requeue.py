@@ -26,6 +26,7 @@ KEEP_ANSWER_S = 300.0
 @dataclass
 class _Eviction:
     node: str
+    twin: str
     since_s: float
     asked: bool = False  # Slurm has done its part; the agent need not ask again
     settled: bool = False
@@ -46,15 +47,17 @@ class Requeuer:
         self._wake = threading.Event()
         self._stopping = False
 
-    def want(self, node: str, job_ids: list[int]) -> list[int]:
-        """Ask for these jobs of a node; return those of them that are dealt with."""
+    def want(self, node: str, twin: str, job_ids: list[int]) -> list[int]:
+        """Ask for these jobs on a node's twin; return those of them that are dealt with."""
         now_s = time.monotonic()
         with self._lock:
             for job_id in job_ids:
                 if (node, job_id) not in self._evictions:
-                    self._evictions[node, job_id] = _Eviction(node, now_s)
+                    self._evictions[node, job_id] = _Eviction(node, twin, now_s)
                     self._wake.set()
-            asked = {job_id for (name, job_id), each in self._evictions.items() if each.asked}
+            asked = {
+                key[1] for key, each in self._evictions.items() if each.asked and key[0] == node
+            }
             # Once the agent has stopped asking, a later eviction of the same job is a new one.
             for key, each in list(self._evictions.items()):
                 stale = each.settled and now_s - each.settled_s > KEEP_ANSWER_S
@@ -112,6 +115,9 @@ class Requeuer:
             # Slurm requeued it by itself, or a controller before us did.
             self._cluster.start_after(job.job_id, self._delay_s)
             self._settle(eviction)
+            return
+        if job.active and job.nodes and eviction.twin not in job.nodes:
+            self._settle(eviction)  # it runs elsewhere already
             return
         if not job.active and job.state not in ("FAILED", "NODE_FAIL"):
             if not job.leaving:

@@ -99,7 +99,7 @@ class Controller:
         """Take in a node's report, whose sender was checked."""
         # Supply first: it must not wait for the database.
         self.nodes.update(report, now_s=time.monotonic())
-        requeued = self.requeuer.want(report.node, report.requeue)
+        requeued = self.requeuer.want(report.node, report.twin, report.requeue)
         accepted = self.store.ingest(report)
         if report.batch is not None and report.batch.sequence <= accepted:
             self.comments.note(report.batch.records)

@@ -25,7 +25,7 @@ PARTITION = (
 JOB = (
     "JobId=4 JobName=sleep UserId=root(0) JobState=RUNNING Reason=None Dependency=(null)"
     " Requeue=1 Restarts=2 BatchFlag={batch} Reboot=0 TimeLimit=UNLIMITED Partition=fill"
-    " Command=JobId=7 JobState=FAILED TresPerNode=gres:fill:1 "
+    " NodeList=f[1-2] BatchHost=f1 Command=JobId=7 JobState=FAILED TresPerNode=gres:fill:1 "
 )
 
 
@@ -83,11 +83,13 @@ def test_state_words(text: str, states: set[str]) -> None:
 
 
 def test_a_job_says_whether_it_can_be_requeued() -> None:
-    batch = parse_job(JOB.format(batch=1), 4)
-    assert batch is not None
+    found = parse_job(JOB.format(batch=1), 4)
+    assert found is not None
+    batch, nodes = found
+    assert nodes == "f[1-2]"
     assert (batch.state, batch.batch, batch.requeue, batch.restarts) == ("RUNNING", True, True, 2)
     interactive = parse_job(JOB.format(batch=0), 4)
-    assert interactive is not None and not interactive.batch
+    assert interactive is not None and not interactive[0].batch
     assert parse_job(JOB.format(batch=1), 7) is None
 
 
@@ -96,7 +98,7 @@ def test_of_an_array_the_task_that_was_asked_for_is_taken() -> None:
         f"JobId={n} ArrayJobId=4 JobState={s}" for n, s in [(5, "RUNNING"), (4, "PENDING")]
     )
     found = parse_job(tasks, 4)
-    assert found is not None and found.state == "PENDING"
+    assert found is not None and found[0].state == "PENDING"
 
 
 class Recorded:
@@ -212,6 +214,15 @@ def test_the_partition_comes_with_the_names_of_its_nodes(recorded: Recorded) -> 
     assert (found.state, found.nodes, found.min_nodes) == ("DOWN", ("f1", "f2"), 0)
     slurm.partition("fill")
     assert len(recorded.calls()) == 3  # the list of nodes is expanded once
+
+
+def test_the_nodes_of_a_job_are_named_one_by_one(recorded: Recorded) -> None:
+    job = JOB.format(batch=1)
+    recorded.says(
+        "scontrol", f'case "$2" in job) echo "{job}";; hostnames) printf "f1\nf2\n";; esac'
+    )
+    found = cluster(recorded).job(4)
+    assert found is not None and found.nodes == ("f1", "f2")
 
 
 def test_a_job_that_slurm_does_not_know_is_none(recorded: Recorded) -> None:

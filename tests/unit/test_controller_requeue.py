@@ -16,7 +16,7 @@ from slurm_plugin.controller.journal import Journal
 from slurm_plugin.controller.requeue import CANCEL_REASON, Requeuer
 from tests.unit.fake_slurm import FakeSlurm
 
-RUNNING = Job(20, "RUNNING", batch=True, requeue=True)
+RUNNING = Job(20, "RUNNING", batch=True, requeue=True, nodes=("f1",))
 
 
 class Bench:
@@ -45,9 +45,9 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_batch_fill_is_requeued_once_and_may_start_two_seconds_later(bench: Bench) -> None:
-    assert bench.requeuer.want("n1", [20]) == []
+    assert bench.requeuer.want("n1", "f1", [20]) == []
     bench.requeuer.step()
-    assert bench.requeuer.want("n1", [20]) == [20]
+    assert bench.requeuer.want("n1", "f1", [20]) == [20]
     bench.requeuer.step()  # its node is still being cleaned
     assert bench.done() == [("requeue", 20)]
     bench.state("PENDING")
@@ -60,30 +60,30 @@ def test_a_batch_fill_is_requeued_once_and_may_start_two_seconds_later(bench: Be
 
 def test_the_agent_may_ask_as_often_as_it_likes(bench: Bench) -> None:
     for _ in range(5):
-        bench.requeuer.want("n1", [20])
+        bench.requeuer.want("n1", "f1", [20])
         bench.requeuer.step()
     assert bench.done() == [("requeue", 20)]
 
 
 def test_a_second_eviction_of_the_same_job_is_a_new_one(bench: Bench) -> None:
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
     bench.state("PENDING")
     bench.requeuer.step()
-    assert bench.requeuer.want("n1", []) == []
+    assert bench.requeuer.want("n1", "f1", []) == []
     bench.state("RUNNING")
-    assert bench.requeuer.want("n1", [20]) == []
+    assert bench.requeuer.want("n1", "f1", [20]) == []
     bench.requeuer.step()
     assert bench.done().count(("requeue", 20)) == 2
 
 
 def test_the_same_job_on_another_node_is_another_eviction(bench: Bench) -> None:
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
     bench.state("PENDING")
     bench.requeuer.step()
-    bench.state("RUNNING")
-    bench.requeuer.want("n2", [20])
+    bench.slurm.jobs[20] = replace(RUNNING, nodes=("f2", "f3"))
+    bench.requeuer.want("n2", "f2", [20])
     bench.requeuer.step()
     assert bench.done().count(("requeue", 20)) == 2
 
@@ -93,40 +93,47 @@ def test_the_same_job_on_another_node_is_another_eviction(bench: Bench) -> None:
 )
 def test_what_cannot_be_requeued_is_cancelled_with_a_reason(bench: Bench, job: Job) -> None:
     bench.slurm.jobs[20] = job
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
     assert bench.done() == [("cancel", 20, CANCEL_REASON)]
-    assert bench.requeuer.want("n1", [20]) == [20]
+    assert bench.requeuer.want("n1", "f1", [20]) == [20]
     assert bench.events() == ["cancelled"]
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT"])
 def test_a_job_that_has_ended_by_itself_is_left_alone(bench: Bench, state: str) -> None:
     bench.state(state)
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
     assert bench.done() == []
-    assert bench.requeuer.want("n1", [20]) == [20]
+    assert bench.requeuer.want("n1", "f1", [20]) == [20]
+
+
+def test_a_job_that_runs_elsewhere_by_now_is_left_alone(bench: Bench) -> None:
+    bench.requeuer.want("n2", "f2", [20])
+    bench.requeuer.step()
+    assert bench.done() == []
+    assert bench.requeuer.want("n2", "f2", [20]) == [20]
 
 
 def test_a_job_that_slurm_forgot_is_dealt_with(bench: Bench) -> None:
-    bench.requeuer.want("n1", [21])
+    bench.requeuer.want("n1", "f1", [21])
     bench.requeuer.step()
-    assert bench.requeuer.want("n1", [21]) == [21] and bench.done() == []
+    assert bench.requeuer.want("n1", "f1", [21]) == [21] and bench.done() == []
 
 
 def test_a_job_that_is_pending_already_only_gets_its_time(bench: Bench) -> None:
     bench.state("PENDING")
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
     assert bench.done() == [("start_after", 20, 2)]
 
 
 def test_a_job_that_is_just_completing_is_awaited(bench: Bench) -> None:
     bench.state("COMPLETING")
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
-    assert bench.requeuer.want("n1", [20]) == [] and bench.done() == []
+    assert bench.requeuer.want("n1", "f1", [20]) == [] and bench.done() == []
     bench.state("FAILED")
     bench.requeuer.step()
     assert bench.done() == [("requeue", 20)]
@@ -134,11 +141,11 @@ def test_a_job_that_is_just_completing_is_awaited(bench: Bench) -> None:
 
 def test_without_slurmctld_it_is_tried_until_it_works(bench: Bench) -> None:
     bench.slurm.away = True
-    bench.requeuer.want("n1", [20])
+    bench.requeuer.want("n1", "f1", [20])
     for _ in range(3):
         bench.requeuer.step()
-    assert bench.requeuer.want("n1", [20]) == []
+    assert bench.requeuer.want("n1", "f1", [20]) == []
     bench.slurm.away = False
     bench.requeuer.step()
-    assert bench.requeuer.want("n1", [20]) == [20]
+    assert bench.requeuer.want("n1", "f1", [20]) == [20]
     assert bench.events() == ["requeue_trouble", "requeued"]
