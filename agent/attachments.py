@@ -74,6 +74,18 @@ class Fill:
         return int(self.memory.view.head.board_id)
 
 
+def memory_by_boards(fills: list[Fill], uuid: str) -> dict[int, int]:
+    """Device memory that fill jobs hold on a GPU, as their interposers count it: by job."""
+    held: dict[int, int] = {}
+    for fill in fills:
+        view = fill.memory.view
+        for index in range(min(int(view.gpus_used), MAX_GPUS)):
+            if view.gpus[index].uuid == uuid.encode() and view.gpus[index].memory_bytes:
+                job_id = fill.job.job_id
+                held[job_id] = held.get(job_id, 0) + int(view.gpus[index].memory_bytes)
+    return held
+
+
 def new_training_board(board_id: int, process_id: int) -> SharedMemory[TrainingBoard]:
     """A fresh board for a training process. Raises OSError."""
     memory = SharedMemory.create(TrainingBoard, "sfill-training")

@@ -51,7 +51,9 @@ class Agent:
         self.spool = Spool(settings.spool_dir, settings.spool_max_bytes)
         self.windows = Windows(self.node, now_ns())
         self._drain = Drain(self.node, self.windows)
-        self._finder = JobFinder(from_environment=settings.job_from_environment)
+        self._finder = JobFinder(
+            environment_socket=settings.socket_path if settings.job_from_environment else ""
+        )
         self._eviction = Eviction(self.node, self._finder)
         self._guard = Guard(self.node, self._finder, self._eviction)
         self._shims = ShimVerbs(self.node, self._finder, self._drain)

@@ -91,7 +91,7 @@ class Eviction:
             if gpu is None or not self._node.settings.guard:
                 continue
             if gpu.scanned_ns < began or fill.job_id in gpu.fill_used_bytes:
-                return True
+                return True  # an entry stands for a process, whatever memory it holds
         return False
 
     async def _signal(self, fills: list[FillJob], number: signal.Signals) -> None:

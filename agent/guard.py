@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.attachments import memory_by_boards
 from agent.clock import now_ns
 from agent.eviction import Eviction, signal_member
 from agent.gpus import Gpu
@@ -82,14 +83,25 @@ class Guard:
         gpu.free_bytes = found.free_bytes
         gpu.scanned_ns = found.began_ns
         gpu.processes = frozenset(each.process_id for each in found.processes)
-        gpu.unknown = self._sort(gpu, found) if self._node.settings.guard else 0
+        if self._node.settings.guard:
+            gpu.unknown, by_nvml = self._sort(gpu, found)
+        else:
+            gpu.unknown, by_nvml = 0, {}
+        gpu.fill_used_bytes = self._used(gpu, by_nvml)
         if gpu.unknown and not before[1]:
             self._tell_unknown(gpu)
         self._make_room(gpu)
         return before != (gpu.fault, gpu.unknown)
 
-    def _sort(self, gpu: Gpu, found: Scan) -> int:
-        """Sorts the processes on a GPU; returns how many are unknown."""
+    def _used(self, gpu: Gpu, by_nvml: dict[int, int]) -> dict[int, int]:
+        """What fill jobs hold: NVML counts contexts too, but may know no process's memory."""
+        used = dict(by_nvml)
+        for job_id, held in memory_by_boards(self._node.fills_on(gpu.uuid), gpu.uuid).items():
+            used[job_id] = max(used.get(job_id, 0), held)
+        return used
+
+    def _sort(self, gpu: Gpu, found: Scan) -> tuple[int, dict[int, int]]:
+        """Sorts the processes on a GPU: how many are unknown, and the memory of each fill job."""
         node = self._node
         watched = {each.process.process_id for each in node.trainings_on(gpu.uuid)}
         gated = {each.process.process_id: each.job.job_id for each in node.fills.values()}
@@ -109,13 +121,12 @@ class Guard:
                 seen.add((gpu.uuid, each.process_id))
                 self._escaping(gpu, each.process_id, job_id)
             used[job_id] = used.get(job_id, 0) + (each.memory_bytes or 0)
-        gpu.fill_used_bytes = used
         self._sightings = {
             key: count
             for key, count in self._sightings.items()
             if key[0] != gpu.uuid or key in seen
         }
-        return unknown
+        return unknown, used
 
     def _escaping(self, gpu: Gpu, process_id: int, job_id: int) -> None:
         node = self._node

@@ -68,30 +68,32 @@ def job_in_cgroups(text: str) -> JobOfProcess | None:
     return best
 
 
-def job_in_environment(data: bytes) -> JobOfProcess | None:
-    """Tests only: the job that a /proc/PID/environ file names in SLURM_JOB_ID."""
-    values = dict(
-        item.split(b"=", 1)
-        for item in data.split(b"\0")
-        if item.startswith(b"SLURM_") and b"=" in item
-    )
+def job_in_environment(data: bytes, socket: str) -> JobOfProcess | None:
+    """Tests only: the job that a /proc/PID/environ file names in SLURM_JOB_ID.
+
+    Only of processes that were pointed to our socket: others on this machine use the same numbers.
+    """
+    values = dict(item.split(b"=", 1) for item in data.split(b"\0") if b"=" in item)
+    if values.get(b"SFILL_SOCKET") != socket.encode():
+        return None
     job = values.get(b"SLURM_JOB_ID", b"").decode(errors="replace")
     step = values.get(b"SLURM_STEP_ID", b"batch").decode(errors="replace")
     return JobOfProcess(int(job), step, "") if job.isascii() and job.isdigit() else None
 
 
 class JobFinder:
-    """Looks up jobs of processes under /proc."""
+    """Looks up jobs of processes under /proc; `environment_socket`: see job_in_environment."""
 
-    def __init__(self, *, from_environment: bool = False, proc: Path = Path("/proc")) -> None:
-        self._from_environment = from_environment
+    def __init__(self, *, environment_socket: str = "", proc: Path = Path("/proc")) -> None:
+        self._socket = environment_socket
         self._proc = proc
 
     def job_of(self, process_id: int) -> JobOfProcess | None:
         """The job of a process; None when it has none or is gone."""
         try:
-            if self._from_environment:
-                return job_in_environment((self._proc / str(process_id) / "environ").read_bytes())
+            if self._socket:
+                data = (self._proc / str(process_id) / "environ").read_bytes()
+                return job_in_environment(data, self._socket)
             return job_in_cgroups((self._proc / str(process_id) / "cgroup").read_text())
         except OSError:
             return None

@@ -186,8 +186,8 @@ class AgentSettings(BaseSettings):
     # Tests and bench
     job_from_environment: bool = Field(
         default=False,
-        description="tests only: a process's job is the SLURM_JOB_ID of its environment, not its "
-        "cgroup; anyone may then pose as any job",
+        description="tests only: a process's job is the SLURM_JOB_ID of its environment (beside an "
+        "SFILL_SOCKET that names this agent), not its cgroup; anyone may then pose as any job",
     )
     ignore_training: bool = Field(
         default=False,

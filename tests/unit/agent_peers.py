@@ -1,8 +1,7 @@
 """Peers for tests of the agent: GPUs that a test invents, shims and Slurm's side over the socket.
 
-A fake shim is a process of its own (`sleep`-like child) or this process; the agent tells jobs apart
-by SLURM_JOB_ID of the peer's environment (setting `job_from_environment`), so every fake shim is a
-child that was started with its job's id.
+The agent tells jobs apart by SLURM_JOB_ID of the peer's environment (setting
+`job_from_environment`), so every fake shim is a child that was started with its job's id.
 """
 
 from __future__ import annotations
@@ -82,6 +81,7 @@ class RunningAgent:
     def __init__(self, settings: AgentSettings, gpus: FakeGpus) -> None:
         self.settings = settings
         self.gpus = gpus
+        FakeShim.socket_path = settings.socket_path
         self._started = threading.Event()
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -186,12 +186,19 @@ while True:
 class FakeShim:
     """A process of a job, and its connection to the agent as the interposer would use it."""
 
+    socket_path = ""  # of the agent that was started last
+
     def __init__(self, job_id: int) -> None:
         self._up, down = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(down.fileno())],
             pass_fds=[down.fileno()],
-            env={**os.environ, "SLURM_JOB_ID": str(job_id), "SLURM_STEP_ID": "0"},
+            env={
+                **os.environ,
+                "SLURM_JOB_ID": str(job_id),
+                "SLURM_STEP_ID": "0",
+                "SFILL_SOCKET": self.socket_path,
+            },
         )
         down.close()
         self.descriptor = -1

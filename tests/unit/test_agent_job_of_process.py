@@ -64,9 +64,12 @@ def test_line_with_a_step_wins() -> None:
 
 
 def test_environment_is_for_tests() -> None:
-    assert job_in_environment(b"A=1\0SLURM_JOB_ID=5\0SLURM_STEP_ID=2\0") == JobOfProcess(5, "2", "")
-    assert job_in_environment(b"SLURM_JOB_ID=x\0") is None
-    assert job_in_environment(b"") is None
+    ours = b"A=1\0SFILL_SOCKET=/s\0"
+    found = job_in_environment(ours + b"SLURM_JOB_ID=5\0SLURM_STEP_ID=2\0", "/s")
+    assert found == JobOfProcess(5, "2", "")
+    assert job_in_environment(ours + b"SLURM_JOB_ID=5\0", "/other") is None
+    assert job_in_environment(ours + b"SLURM_JOB_ID=x\0", "/s") is None
+    assert job_in_environment(b"", "/s") is None
 
 
 def test_process_that_is_gone_has_no_job() -> None:

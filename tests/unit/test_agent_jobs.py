@@ -242,3 +242,24 @@ def test_job_without_a_word_of_its_end_is_given_up(tmp_path: Path) -> None:
         until(lambda: 1 not in agent.agent.node.jobs.hosts, 12)
         [event] = agent.events("host_ends")
         assert "given up" in event["text"]
+
+
+def test_memory_that_fills_hold_already_is_not_counted_twice(
+    tmp_path: Path, shims: list[FakeShim]
+) -> None:
+    gpus = FakeGpus()
+    with running(settings_for(tmp_path, guard=False), gpus) as agent:
+        host_begins(agent, 1)
+        shims.append(train(agent, 1))
+        fill_begins(agent, 2, "mem=4G")
+        assert lendable(agent) == 14
+        gate = FakeShim(2)
+        shims.append(gate)
+        gate.attach(agent, role="gate")
+        board = gate.fill_board()
+        board.gpus[0].uuid = uuid_of(0).encode()
+        board.gpus_used = 1
+        board.gpus[0].memory_bytes = 3 * GIB
+        gpus.free[uuid_of(0)] = 17 * GIB
+        until(lambda: agent.agent.node.gpus[uuid_of(0)].fill_used_bytes == {2: 3 * GIB})
+        assert lendable(agent) == 14
