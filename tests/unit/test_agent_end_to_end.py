@@ -103,7 +103,7 @@ def test_fill_runs_in_the_bubbles_and_every_use_is_in_the_ledger(
     agent: RunningAgent, lab: Lab
 ) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
-    training = lab.start(1, "monitor", "train", 6, 500, 10, 5000)
+    training = lab.start(1, "monitor", "train", 6, 500, 10, 25_000)
     node = agent.agent.node
     [gpu] = node.gpus.values()
     until(lambda: gpu.ready_ns, 20)
@@ -119,7 +119,7 @@ def test_fill_runs_in_the_bubbles_and_every_use_is_in_the_ledger(
     gpu_time_s = sum(use["gpu_time_us"] for use in uses) / 1e6
     assert gpu_time_s > 0.1
     assert all(use["bubble_us"] > 0 for use in uses)
-    assert trained["iterations"] > 100
+    assert trained["iterations"] > 50
     host = node.jobs.hosts[1]
     assert host.filled_us == pytest.approx(gpu_time_s * 1e6, rel=0.01)
     until(lambda: not node.trainings and not node.fills)
@@ -129,7 +129,7 @@ def test_fill_runs_in_the_bubbles_and_every_use_is_in_the_ledger(
 
 def test_off_holds_every_launch_and_on_lets_them_go(agent: RunningAgent, lab: Lab) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
-    lab.start(1, "monitor", "train", 20, 500, 4, 5000)
+    lab.start(1, "monitor", "train", 20, 500, 4, 25_000)
     node = agent.agent.node
     [gpu] = node.gpus.values()
     until(lambda: gpu.ready_ns, 20)
@@ -153,7 +153,7 @@ def test_filling_goes_on_after_the_agent_is_started_again(
     tmp_path: Path, agent: RunningAgent, lab: Lab
 ) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
-    training = lab.start(1, "monitor", "train", 40, 500, 4, 5000)
+    training = lab.start(1, "monitor", "train", 40, 500, 4, 25_000)
     [gpu] = agent.agent.node.gpus.values()
     until(lambda: gpu.ready_ns, 20)
     assert fill_begins(agent, 2, "mem=2G").verb == "ok"
@@ -170,7 +170,7 @@ def test_filling_goes_on_after_the_agent_is_started_again(
 
 def test_end_of_the_host_job_clears_the_gpu(agent: RunningAgent, lab: Lab) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
-    lab.start(1, "monitor", "train", 20, 500, 4, 5000)
+    lab.start(1, "monitor", "train", 20, 500, 4, 25_000)
     node = agent.agent.node
     [gpu] = node.gpus.values()
     until(lambda: gpu.ready_ns, 20)
