@@ -78,7 +78,7 @@ static void note_proof(unsigned index) {
 static bool of_context(unsigned index, const struct monitor_context *context) {
     return atomic_load_explicit(&monitor_board->slots[index].state, memory_order_acquire) !=
                SFILL_SLOT_FREE &&
-           monitor_streams[index].context == context && !atomic_load(&monitor_streams[index].gone);
+           monitor_streams[index].context == context;
 }
 
 static struct monitor_context *current_context(void) {
