@@ -15,13 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <syslog.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BEGIN_FILL_MS 2000
 #define BEGIN_HOST_MS 1000
 #define BEGIN_OTHER_MS 200
-#define END_HOST_MS 15000 /* until fills are off the GPUs */
-#define END_OTHER_MS 1000 /* nothing depends on it */
+#define END_HOST_MS 15000   /* until fills are off the GPUs */
+#define END_OTHER_MS 1000   /* nothing depends on it */
+#define END_RESTART_MS 3000 /* for an agent that is being restarted */
+#define AGAIN_MS 100
 #define REFUSED_DELAY_S 2 /* another node may have room */
 #define ABSENT_DELAY_S 30 /* this node will be asked again until its agent is back */
 
@@ -130,14 +133,31 @@ static void begin(struct job *job) {
                   result == AGENT_ANSWERED ? REFUSED_DELAY_S : ABSENT_DELAY_S, reason);
 }
 
+/* An agent that knew the job and is away just now is most likely being restarted: it would take
+ * the job for a living one until it has missed its processes for long. */
+static enum agent_result ask_until_there(const struct job *job, const char *request,
+                                         char answer[AGENT_MESSAGE_SIZE], int bound_ms, bool knew) {
+    const struct timespec pause = {0, AGAIN_MS * 1000000l};
+    enum agent_result result = agent_ask(job->socket, request, answer, bound_ms);
+    for (int left = knew ? END_RESTART_MS / AGAIN_MS : 0; left > 0 && result == AGENT_ABSENT;
+         left--) {
+        nanosleep(&pause, NULL);
+        result = agent_ask(job->socket, request, answer, bound_ms);
+    }
+    return result;
+}
+
 static void end(struct job *job) {
     char request[64], answer[AGENT_MESSAGE_SIZE];
     struct job_record record = job_record_read(job->folder, job->node, job->job_id);
     int bound_ms = job->kind == JOB_HOST && record.agent_answered ? END_HOST_MS : END_OTHER_MS;
+    bool knew = record.agent_answered && (record.kind == JOB_HOST || record.kind == JOB_FILL);
     snprintf(request, sizeof request, "job_end\njob_id=%u\n", job->job_id);
-    if (agent_ask(job->socket, request, answer, bound_ms) == AGENT_SILENT)
-        syslog(LOG_ERR, "job %u: the agent did not say within %d ms that its GPUs are clean",
-               job->job_id, bound_ms);
+    enum agent_result result = ask_until_there(job, request, answer, bound_ms, knew);
+    if (result != AGENT_ANSWERED)
+        syslog(LOG_ERR, "job %u: the agent %s", job->job_id,
+               result == AGENT_ABSENT ? "is not there to be told of its end"
+                                      : "did not say in time that its GPUs are clean");
     job_record_remove(job->folder, job->node, job->job_id);
 }
 

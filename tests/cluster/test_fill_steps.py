@@ -12,7 +12,8 @@ import time
 import pytest
 
 from tests.cluster.cluster import USERS, Cluster, program
-from tests.cluster.kernels import kernels
+from tests.cluster.driver import kernels_of
+from tests.cluster.workloads import wait_lends
 
 TRAINER, INFERRER = USERS
 ITEMS = 40
@@ -33,7 +34,7 @@ def lend(cluster: Cluster, *options: str, gpus: int = 1, seconds: int = 60) -> i
         ),
         user=TRAINER,
     )
-    cluster.wait(lambda: cluster.supply("f1") > 0, 20.0, "supply on f1")
+    wait_lends(cluster, "f1")
     return job_id
 
 
@@ -60,12 +61,12 @@ def test_slurm_places_a_fill_of_another_user_on_the_gpu_that_training_holds(
     assert cluster.job(job_id)["NodeList"] == "f1"
     cluster.check("scancel", str(train))
     cluster.wait_end(train)
-    filled, trained = kernels(cluster, job_id), kernels(cluster, train)
-    (minor,) = filled
-    assert set(trained) == {minor}
-    assert filled[minor].count == KERNELS
-    assert trained[minor].first_ns < filled[minor].first_ns
-    assert filled[minor].last_ns < trained[minor].last_ns
+    filled, trained = kernels_of(cluster, job_id), kernels_of(cluster, train)
+    assert len(filled) == KERNELS
+    assert len({each.gpu for each in filled}) == 1
+    assert {each.gpu for each in filled} == {each.gpu for each in trained}
+    assert trained[0].start_ns < filled[0].start_ns
+    assert filled[-1].end_ns < trained[-1].end_ns
 
 
 def test_exclusive_training_with_all_memory_is_as_it_would_be_without_us(cluster: Cluster) -> None:
@@ -84,12 +85,9 @@ def test_exclusive_training_with_all_memory_is_as_it_would_be_without_us(cluster
     assert cluster.state(after) == "PENDING"
     cluster.check("scancel", str(train))
     assert cluster.wait_end(after) == "COMPLETED", cluster.output(after)
-    assert set(kernels(cluster, after)) == set(kernels(cluster, train)) == {0, 1}
-    assert _count(cluster, job_id) >= KERNELS
-
-
-def _count(cluster: Cluster, job_id: int) -> int:
-    return sum(each.count for each in kernels(cluster, job_id).values())
+    for job in (train, after):
+        assert {each.gpu for each in kernels_of(cluster, job)} == {0, 1}
+    assert len(kernels_of(cluster, job_id)) >= KERNELS
 
 
 @pytest.mark.parametrize("export", ["NONE", "OTHER=1"])
@@ -103,7 +101,7 @@ def test_the_role_does_not_hang_on_what_is_exported(cluster: Cluster, export: st
     )
     assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
     assert "SFILL_ROLE=gate" in cluster.output(job_id)
-    assert _count(cluster, job_id) == KERNELS
+    assert len(kernels_of(cluster, job_id)) == KERNELS
 
 
 def test_steps_of_a_fill_reach_its_gpu_and_no_other(cluster: Cluster) -> None:
@@ -125,10 +123,10 @@ PYTHON
     assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
     seen = [line.split()[1:] for line in cluster.output(job_id).splitlines() if "device" in line]
     assert len(seen) == 8  # four devices, in batch and step
-    (minor,) = kernels(cluster, job_id)
+    (minor,) = {each.gpu for each in kernels_of(cluster, job_id)}
     for number, answer in seen:
         assert answer == ("ENXIO" if int(number) == minor else "EPERM"), seen
-    assert _count(cluster, job_id) == 3 * KERNELS
+    assert len(kernels_of(cluster, job_id)) == 3 * KERNELS
 
 
 @pytest.mark.parametrize("command", [["srun"], ["salloc", "srun"]])
@@ -140,7 +138,7 @@ def test_srun_and_salloc_run_fills_as_well(cluster: Cluster, command: list[str])
     assert answer.returncode == 0, answer.stderr
     job_id = int(answer.stdout.partition("job ")[2].split()[0])
     assert cluster.job(job_id)["Partition"] == "fill"
-    assert _count(cluster, job_id) == KERNELS
+    assert len(kernels_of(cluster, job_id)) == KERNELS
 
 
 def test_each_component_of_a_heterogeneous_job_has_its_own_role(cluster: Cluster) -> None:
@@ -150,7 +148,7 @@ def test_each_component_of_a_heterogeneous_job_has_its_own_role(cluster: Cluster
     job_id = fill(cluster, script, ":", "-w", "n2", "--gres=gpu:1")
     assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
     assert cluster.output(job_id).splitlines()[:2] == ["f1 role=gate", "n2 role=monitor"]
-    assert _count(cluster, job_id) == KERNELS
+    assert len(kernels_of(cluster, job_id)) == KERNELS
 
 
 def test_an_ordinary_step_does_not_gain_the_role_by_the_option(cluster: Cluster) -> None:
@@ -177,7 +175,7 @@ def test_an_ordinary_job_does_not_gain_the_role_by_its_environment(cluster: Clus
     job_id = cluster.submit("-w", "n1", script=f"{forged}\n{INFER}\nsrun {INFER}", user=INFERRER)
     assert cluster.wait_end(job_id) == "FAILED"
     assert "CUDA_ERROR_NO_DEVICE" in cluster.output(job_id)
-    assert kernels(cluster, job_id) == {}
+    assert kernels_of(cluster, job_id) == []
 
 
 def test_a_step_of_a_fill_does_not_lose_the_role_with_option_and_environment(
@@ -197,7 +195,7 @@ def test_a_step_of_a_fill_does_not_lose_the_role_with_option_and_environment(
     job_id = fill(cluster, "\n".join(steps))
     assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
     assert "SFILL_ROLE=gate" in cluster.output(job_id)
-    assert _count(cluster, job_id) == KERNELS
+    assert len(kernels_of(cluster, job_id)) == KERNELS
     cluster.wait(
         lambda: any("is gated" in text for text in events(cluster, job_id, "attached")),
         10.0,
@@ -210,8 +208,8 @@ def test_a_process_that_drops_the_interposer_is_stopped_within_a_second(cluster:
     job_id = fill(cluster, 'unset LD_PRELOAD; siminfer --seconds 20; echo "ended with $?"')
     cluster.wait_end(job_id)
     assert "ended with 0" not in cluster.output(job_id)
-    (seen,) = kernels(cluster, job_id).values()
-    assert seen.last_ns - seen.first_ns < 1.5e9
+    seen = kernels_of(cluster, job_id)
+    assert seen and seen[-1].end_ns - seen[0].start_ns < 1.5e9
 
 
 def test_without_its_agent_a_fill_does_not_start_and_training_does(cluster: Cluster) -> None:
@@ -241,8 +239,8 @@ def test_without_its_agent_a_fill_does_not_start_and_training_does(cluster: Clus
         job_id
     )
     assert "step 1" in cluster.output(job_id)
-    assert kernels(cluster, job_id) == {}
-    assert _count(cluster, train) > 0
+    assert kernels_of(cluster, job_id) == []
+    assert len(kernels_of(cluster, train)) > 0
 
 
 def test_a_deaf_agent_sends_a_batch_fill_back_ends_others_and_drains_nothing(
@@ -266,8 +264,8 @@ def test_a_deaf_agent_sends_a_batch_fill_back_ends_others_and_drains_nothing(
     finally:
         os.kill(agent, signal.SIGCONT)
     assert "ran" not in cluster.output(job_id).splitlines()
-    assert kernels(cluster, job_id) == {}
+    assert kernels_of(cluster, job_id) == []
     for node in ("n1", "f1"):
         reason = cluster.check("sinfo", "-h", "-n", node, "-o", "%E").strip()
         assert "rolog" not in reason, reason
-    cluster.wait(lambda: cluster.supply("f1") > 0, 20.0, "supply on f1 again")
+    wait_lends(cluster, "f1", 20.0)

@@ -213,6 +213,22 @@ def test_the_epilog_waits_until_fills_are_off_the_gpus(node: Node) -> None:
     assert node.record() is None
 
 
+def test_the_epilog_reaches_an_agent_that_is_being_restarted(node: Node) -> None:
+    (node.folder / "jobs").mkdir()
+    (node.folder / "jobs/7.n1").write_text("host 1\n")
+    agents: list[Agent] = []
+    starting = threading.Timer(1.0, lambda: agents.append(node.agent("ok")))
+    starting.start()
+    node.run("end", **HOST)
+    assert agents[0].message() == ("job_end", {"job_id": "7"})
+
+
+def test_the_epilog_does_not_wait_for_an_agent_that_never_knew_the_job(node: Node) -> None:
+    (node.folder / "jobs").mkdir()
+    (node.folder / "jobs/7.n1").write_text("host 0\n")
+    assert node.run("end", **HOST) < 0.5
+
+
 @pytest.mark.parametrize("script", ["prolog", "epilog"])
 def test_prolog_and_epilog_call_the_hook_and_succeed_without_it(
     node: Node, built: Path, tmp_path: Path, script: str
