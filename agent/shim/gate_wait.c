@@ -28,6 +28,7 @@ void gate_done_sink(const struct flight_done *done, void *argument) {
 
 void gate_poll(struct gate_gpu *gpu, uint64_t now_ns) {
     policy_poll(&gpu->page, now_ns);
+    gpu->flight.resume_ns = uses_resume(&gpu->uses, gpu->hosts, gpu->hosts_count, now_ns);
     flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), gate_done_sink, gpu);
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
     atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns, memory_order_relaxed);

@@ -11,6 +11,9 @@
 /* An operation released so long before its predecessor was seen not to be done was queued when
  * that one ended, and began at once. */
 #define SURE_NS 15000u
+/* Predictions are good to that; what should have ended before training's return did, and only the
+ * marker behind it had to wait for training. */
+#define FORESEEN_NS 50000u
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -144,7 +147,7 @@ static double stretch(const struct harvest *h) {
     double busy = (double)h->busy_ns, measured;
     if (h->clean && !h->exact && h->trusted) /* launch and look add to it */
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
-    else if (h->clean || !h->known) /* idle gaps between them, as predicted, are not their time */
+    else if (h->clean) /* idle gaps between them, as predicted, are not their time */
         measured = busy + ((double)h->end_ns - (double)h->predicted_ns);
     else
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
@@ -160,7 +163,8 @@ static void learn(struct flight *flight, const struct flown *op, const struct ha
     if (h->clean && (h->exact || h->idle_before || !op->known))
         durations_learn(flight->durations, op->shape, busy_ns, h->exact);
     else if (!op->trusted)
-        durations_disturbed(flight->durations, op->shape, (uint64_t)most);
+        durations_disturbed(flight->durations, op->shape,
+                            op->known ? (uint64_t)most : sooner((uint64_t)most, op->mean_ns));
 }
 
 static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint64_t before_ns,
@@ -175,11 +179,21 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
     uint64_t span = (uint64_t)total, end = h.end_ns;
     uint64_t at = h.clean && h.exact ? h.begin_ns : (end > span ? end - span : 0);
     at = later(at, h.begin_ns);
+    uint64_t foreseen = flight->last_done_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
         struct flown *op = op_at(flight, i);
         if (!is_done(op, stream, value))
             continue;
         uint64_t busy = (uint64_t)((double)(op->mean_ns + 1) * factor);
+        foreseen = later(foreseen, op->release_ns) + op->mean_ns + 1;
+        if (!h.clean && flight->resume_ns && foreseen <= flight->resume_ns + FORESEEN_NS) {
+            end = sooner(foreseen, now_ns);
+            at = end > busy ? end - busy : 0;
+        } else if (end != h.end_ns) { /* the first that ran after training's return */
+            end = h.end_ns;
+            at = later(end > span ? end - span : 0, at);
+        }
+        span -= sooner(span, busy);
         struct flight_done done = {.release_ns = op->release_ns,
                                    .begin_ns = sooner(at, end),
                                    .end_ns = sooner(at + busy, end),

@@ -46,6 +46,7 @@ struct flight {
     uint32_t count;
     uint32_t alone; /* of them such that nothing may join */
     uint64_t in_flight_ns;
+    uint64_t resume_ns;    /* when training came back in the bubble in use; 0: it has not */
     uint64_t polled_ns;    /* latest look at the words */
     uint64_t last_done_ns; /* latest completion */
     uint64_t not_done_ns;  /* a time at which that one was seen not to be done */

@@ -12,9 +12,9 @@
  * That moment is seen late, by a look every 25 us or so and by whatever lies between the GPU's
  * write and our view. So it is not used as it is: what passes between our end (or the launch, if
  * we had ended before it) and that moment is, but for that lateness, the same each time, and a
- * low quantile of it is free of it. Quantiles are kept apart for an idle GPU and for one on which
- * we were at work; on the latter a moment later than that by more than LATE_NS was not seen late
- * but was late, and is believed. Where it is not seen at all, the quantile stands for it.
+ * low quantile of it is free of it (on a GPU on which we were at work the median, since our own
+ * end is seen as late). On the latter a moment later than that by more than LATE_NS was not seen
+ * late but was late, and is believed. Where it is not seen at all, the quantile stands for it.
  *
  * Assumed: the GPU serves one context at a time (time slicing); a training process that has work
  * has it all along between two of its bubbles. Copies of ours count as if they kept the
@@ -30,6 +30,7 @@
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured */
 #define USUAL_START_NS 5000ull      /* from queue to start on a GPU that is free */
 #define VAGUE_NS 80000ull           /* moments less certain than that teach nothing */
+#define LEAST_SLICE_NS 1000000ull   /* of a GPU's time slicing */
 #define LATE_NS 1000000ull
 #define SWITCHES_PER_STRETCH 2 /* to us and back */
 
@@ -125,12 +126,16 @@ static void note_start(struct intrusion *in, const struct host_watch *watch) {
     bool at_work;
     uint64_t since_ns = free_since(in, watch, &at_work);
     struct start_delays *delays = at_work ? &in->working : &in->idle;
-    if (watch->started_ns > since_ns && watch->vague_ns <= VAGUE_NS)
-        delays->ns[delays->count++ % INTRUSION_STARTS] = watch->started_ns - since_ns;
+    if (watch->started_ns <= since_ns || watch->vague_ns > VAGUE_NS)
+        return;
+    uint64_t delay_ns = watch->started_ns - since_ns;
+    if (!at_work) /* what is seen has been so for a while; our own end is seen as late */
+        delay_ns -= sooner(watch->vague_ns / 4, delay_ns);
+    delays->ns[delays->count++ % INTRUSION_STARTS] = delay_ns;
 }
 
-/* The low quantile of such delays; while few are known, the least of them. */
-static uint64_t usual_delay(const struct start_delays *delays, uint64_t otherwise) {
+/* The quantile 1 / part of such delays. */
+static uint64_t usual_delay(const struct start_delays *delays, uint32_t part, uint64_t otherwise) {
     uint32_t n = delays->count < INTRUSION_STARTS ? delays->count : INTRUSION_STARTS;
     uint64_t sorted[INTRUSION_STARTS];
     for (uint32_t i = 0; i < n; i++) {
@@ -139,11 +144,11 @@ static uint64_t usual_delay(const struct start_delays *delays, uint64_t otherwis
             sorted[at] = sorted[at - 1];
         sorted[at] = delays->ns[i];
     }
-    return n == 0 ? otherwise : sorted[n / 24];
+    return n == 0 ? otherwise : sorted[n / part];
 }
 
 static uint64_t switch_time(const struct intrusion *in) {
-    return usual_delay(&in->working, DEFAULT_SWITCH_NS);
+    return usual_delay(&in->working, 2, DEFAULT_SWITCH_NS);
 }
 
 static void watch_start(struct intrusion *in, struct host_watch *watch,
@@ -215,18 +220,45 @@ static uint64_t busy_overlap(const struct host_watch *watch,
     return busy;
 }
 
+/* How much the GPU has worked for us since a moment. */
+static uint64_t ran_after(const struct intrusion *in, uint64_t moment_ns) {
+    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS), sum = 0;
+    for (uint64_t i = in->runs_head; i > in->runs_head - kept; i--) {
+        const struct busy_run *run = &in->runs[(i - 1) % INTRUSION_RUNS];
+        if (run->end_ns <= moment_ns)
+            break;
+        sum += run->end_ns - later(run->begin_ns, moment_ns);
+    }
+    return sum;
+}
+
 /* Part 1. *started_ns: from when on part 2 counts. */
 static uint64_t first_wait(const struct intrusion *in, const struct host_watch *watch,
                            uint64_t *started_ns) {
     bool at_work;
     uint64_t since_ns = free_since(in, watch, &at_work);
     uint64_t seen_ns = watch->started_ns > since_ns ? watch->started_ns - since_ns : 0;
-    uint64_t passed_ns = since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, seen_ns));
+    uint64_t passed_ns =
+        since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, 24, seen_ns));
     if (at_work && watch->started_ns > passed_ns + LATE_NS)
         passed_ns = watch->started_ns;
+    if (watch->started_ns)
+        passed_ns = sooner(passed_ns, watch->started_ns); /* it was seen by then */
+    /* Nor can it have waited for more than what we still had to run. */
+    passed_ns = sooner(passed_ns, watch->resume_ns + ran_after(in, watch->resume_ns) +
+                                      later(switch_time(in), DEFAULT_SWITCH_NS));
     *started_ns = later(passed_ns, watch->started_ns);
     uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns) + USUAL_START_NS;
     return passed_ns > ready_ns ? passed_ns - ready_ns : 0;
+}
+
+/* Training computes from started_ns on, at least for one slice. Work of ours that seems to have
+ * run in it had ended before; our look came late. */
+static bool was_seen_late(const struct host_watch *watch, const struct busy_run *run) {
+    return watch->started_ns > watch->resume_ns && !watch->blind &&
+           watch->counted_ns < watch->started_ns &&
+           run->begin_ns < watch->started_ns + LEAST_SLICE_NS &&
+           run->end_ns < watch->started_ns + LEAST_SLICE_NS;
 }
 
 uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host *hosts, int count,
@@ -244,7 +276,7 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
     uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
     for (uint64_t i = in->runs_head - kept; i < in->runs_head; i++) {
         const struct busy_run *run = &in->runs[i % INTRUSION_RUNS];
-        if (run->end_ns <= after || run->begin_ns >= now_ns)
+        if (run->end_ns <= after || run->begin_ns >= now_ns || was_seen_late(watch, run))
             continue;
         uint64_t begin = later(run->begin_ns, after), end = sooner(run->end_ns, now_ns);
         uint64_t busy = busy_overlap(watch, board, begin, end);
@@ -252,7 +284,7 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
             continue;
         wait += busy;
         if (run->begin_ns > watch->resume_ns && run->begin_ns >= after)
-            wait += SWITCHES_PER_STRETCH * switch_time(in);
+            wait += SWITCHES_PER_STRETCH * usual_delay(&in->working, 8, DEFAULT_SWITCH_NS);
     }
     watch->counted_ns = later(now_ns, watch->counted_ns);
     return wait;

@@ -116,6 +116,19 @@ void uses_done(struct uses *uses, const struct flight_done *done) {
         uses->record.last_done_ns = done->end_ns;
 }
 
+uint64_t uses_resume(struct uses *uses, const struct gate_host *hosts, int count, uint64_t now_ns) {
+    if (!uses->live || uses->ignoring)
+        return 0;
+    intrusion_poll(&uses->intrusion, hosts, count, now_ns);
+    uint64_t first_ns = 0;
+    for (int i = 0; i < uses->intrusion.count; i++) {
+        uint64_t resume_ns = uses->intrusion.watches[i].resume_ns;
+        if (resume_ns && (!first_ns || resume_ns < first_ns))
+            first_ns = resume_ns;
+    }
+    return first_ns;
+}
+
 void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool in_flight,
                uint64_t now_ns) {
     if (!uses->live)

@@ -28,6 +28,9 @@ void uses_released(struct uses *uses, const struct gate_host *hosts, int count,
 /* An operation is done. */
 void uses_done(struct uses *uses, const struct flight_done *done);
 
+/* When training came back in the bubble in use, as its boards show now; 0: it has not. */
+uint64_t uses_resume(struct uses *uses, const struct gate_host *hosts, int count, uint64_t now_ns);
+
 /* Follows training's return; writes records whose time has come. */
 void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool in_flight,
                uint64_t now_ns);

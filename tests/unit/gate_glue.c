@@ -87,6 +87,7 @@ static void sink(const struct flight_done *done, void *gpu) {
 }
 
 void glue_look(struct gate_gpu *gpu, uint64_t now_ns) {
+    gpu->flight.resume_ns = uses_resume(&gpu->uses, gpu->hosts, gpu->hosts_count, now_ns);
     flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), sink, gpu);
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
 }
