@@ -105,7 +105,8 @@ static void gate_capture_end(CUstream stream) {
 
 /* What could reach the GPU without passing here is refused. */
 static bool gate_allows(enum shim_feature feature) {
-    return feature != SHIM_DEVICE_GRAPH_LAUNCH && feature != SHIM_EXTERNAL_SEMAPHORE;
+    return feature != SHIM_DEVICE_GRAPH_LAUNCH && feature != SHIM_EXTERNAL_SEMAPHORE &&
+           feature != SHIM_UNKNOWN_FORM;
 }
 
 const struct shim_role_ops gate_ops = {

@@ -114,13 +114,6 @@ HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
     return result;
 }
 
-static bool allowed(enum shim_feature feature) {
-    const struct shim_role_ops *role = hook_enter();
-    bool allows = !role || !role->allows || role->allows(feature);
-    hook_leave(role);
-    return allows;
-}
-
 #define INSTANTIATE_PARAMETERS                                                                     \
     (CUgraphExec * made, CUgraph graph, void *error_node, char *text, size_t text_bytes)
 HOOK(cuGraphInstantiate, INSTANTIATE_PARAMETERS) {
@@ -138,7 +131,7 @@ HOOK(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS) {
         REAL(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS);
     if (!real)
         return hook_missing();
-    if ((flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) && !allowed(SHIM_DEVICE_GRAPH_LAUNCH))
+    if ((flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) && !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))
         return CUDA_ERROR_NOT_SUPPORTED;
     return real(made, graph, flags);
 }
@@ -151,7 +144,7 @@ HOOK(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS) {
         if (!real)                                                                                 \
             return hook_missing();                                                                 \
         if (parameters && (parameters->flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) &&              \
-            !allowed(SHIM_DEVICE_GRAPH_LAUNCH))                                                    \
+            !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))                                                \
             return CUDA_ERROR_NOT_SUPPORTED;                                                       \
         return real(made, graph, parameters);                                                      \
     }
@@ -163,5 +156,6 @@ HOOK(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS) {
     CUresult(*real) SEMAPHORE_PARAMETERS = REAL(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS);
     if (!real)
         return hook_missing();
-    return allowed(SHIM_EXTERNAL_SEMAPHORE) ? real(made, description) : CUDA_ERROR_NOT_SUPPORTED;
+    return hook_allows(SHIM_EXTERNAL_SEMAPHORE) ? real(made, description)
+                                                : CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -123,7 +123,7 @@ static bool is_foreign(void *answer) {
 
 int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_thread) {
     size_t length = strlen(name);
-    int by_address = -1, by_version = -1;
+    int by_address = HOOK_NONE, by_version = HOOK_NONE;
     for (int id = 0; id < HOOK_COUNT; id++) {
         const struct hook *hook = &hook_list[id];
         if (!same_name(hook->symbol, name, length))
@@ -142,7 +142,7 @@ int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_th
         return by_address;
     if (by_version >= 0 && is_foreign(answer)) {
         shim_log(1, "the driver has a form of %s that this version does not know", name);
-        return -1;
+        return HOOK_UNKNOWN_FORM;
     }
     return by_version;
 }

@@ -35,7 +35,9 @@ void *hook_real(enum hook_id id);
 void hook_remember_real(enum hook_id id, void *function);
 /* The hook of an exported name, by its exact spelling; -1: not hooked. */
 int hook_by_symbol(const char *symbol);
-/* The hook for what cuGetProcAddress(name, version) answered; -1: not hooked. */
+/* The hook for what cuGetProcAddress(name, version) answered; HOOK_NONE: the table does not have
+ * the name; HOOK_UNKNOWN_FORM: it has, but not in this ABI. */
+enum { HOOK_NONE = -1, HOOK_UNKNOWN_FORM = -2 };
 int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_thread);
 /* What a call answers whose real function is missing. */
 CUresult hook_missing(void);
@@ -70,6 +72,14 @@ static inline const struct shim_role_ops *hook_enter(void) {
 static inline void hook_leave(const struct shim_role_ops *role) {
     if (role)
         shim_inside = 0;
+}
+
+/* Whether the role lets the program use a feature at all. */
+static inline bool hook_allows(enum shim_feature feature) {
+    const struct shim_role_ops *role = hook_enter();
+    bool allows = !role || !role->allows || role->allows(feature);
+    hook_leave(role);
+    return allows;
 }
 
 static inline CUstream hook_stream(CUstream stream, bool per_thread) {

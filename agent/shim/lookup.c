@@ -105,18 +105,24 @@ void *lookup_dlvsym_target(void *handle, const char *name) {
 }
 
 /* After the driver's own answer: the hook of the same function, ABI and stream variant. */
-static void replace(const char *name, void **answer, int version, uint64_t flags, bool per_thread) {
+static CUresult replace(const char *name, void **answer, int version, uint64_t flags,
+                        bool per_thread) {
     if (!name || !answer || !*answer)
-        return;
+        return CUDA_SUCCESS;
     if (flags & CU_PROC_ADDRESS_PER_THREAD_STREAM)
         per_thread = true;
     else if (flags & CU_PROC_ADDRESS_LEGACY_STREAM)
         per_thread = false;
     int id = hook_by_answer(name, *answer, version, per_thread);
-    if (id < 0)
-        return;
-    hook_remember_real((enum hook_id)id, *answer);
-    *answer = hook_list[id].ours;
+    if (id == HOOK_UNKNOWN_FORM && !hook_allows(SHIM_UNKNOWN_FORM)) {
+        *answer = NULL;
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (id >= 0) {
+        hook_remember_real((enum hook_id)id, *answer);
+        *answer = hook_list[id].ours;
+    }
+    return CUDA_SUCCESS;
 }
 
 #define HOOK(symbol, parameters)                                                                   \
@@ -132,7 +138,7 @@ static void replace(const char *name, void **answer, int version, uint64_t flags
             return hook_missing();                                                                 \
         CUresult result = real(name, answer, version, flags);                                      \
         if (result == CUDA_SUCCESS)                                                                \
-            replace(name, answer, version, flags, per_thread);                                     \
+            result = replace(name, answer, version, flags, per_thread);                            \
         return result;                                                                             \
     }
 V1_HOOK(cuGetProcAddress, false)
@@ -146,7 +152,7 @@ V1_HOOK(cuGetProcAddress_ptsz, true)
             return hook_missing();                                                                 \
         CUresult result = real(name, answer, version, flags, status);                              \
         if (result == CUDA_SUCCESS)                                                                \
-            replace(name, answer, version, flags, per_thread);                                     \
+            result = replace(name, answer, version, flags, per_thread);                            \
         return result;                                                                             \
     }
 V2_HOOK(cuGetProcAddress_v2, false)

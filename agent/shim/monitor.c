@@ -167,6 +167,13 @@ static void capture_end(CUstream stream) {
     atomic_fetch_sub(&monitor_captures, 1);
 }
 
+/* A training may do all it likes; but what goes unseen cannot be lent around. */
+static bool allows(enum shim_feature feature) {
+    if (feature == SHIM_UNKNOWN_FORM)
+        monitor_shut(SFILL_SHUT_UNSUPPORTED, "the driver is newer than this version knows");
+    return true;
+}
+
 const struct shim_role_ops monitor_ops = {
     .before = before,
     .after = after,
@@ -179,6 +186,7 @@ const struct shim_role_ops monitor_ops = {
     .stream_destroying = monitor_stream_destroying,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
+    .allows = allows,
 };
 
 /* Lets a training pause lending: 0 pauses, anything else lends again. Returns the former state. */

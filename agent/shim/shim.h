@@ -38,7 +38,8 @@ struct shim_op {
 enum shim_feature {
     SHIM_MANAGED_MEMORY = 1,      /* cuMemAllocManaged */
     SHIM_DEVICE_GRAPH_LAUNCH = 2, /* instantiating a graph that kernels may launch */
-    SHIM_EXTERNAL_SEMAPHORE = 3   /* cuImportExternalSemaphore */
+    SHIM_EXTERNAL_SEMAPHORE = 3,  /* cuImportExternalSemaphore */
+    SHIM_UNKNOWN_FORM = 4         /* a hooked name in an ABI newer than the table: goes unseen */
 };
 
 /* What a blocking call waits for. */

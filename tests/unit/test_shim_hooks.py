@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.board import Shut
 from tests.unit.fake_agent import FakeAgent
 from tests.unit.shim_lab import (
     SHIM,
@@ -169,6 +170,22 @@ print(json.dumps([cu.null_calls(n) for n in (b"cuLaunchKernel", b"cuLaunchKernel
         assert python(code, environment(null_driver(), agent.path)) == [3, 2]
         board = agent.board
         assert sorted(board.slots[i].before for i in range(board.slots_used)) == [2, 3]
+
+
+def test_a_form_newer_than_the_table_is_not_wrapped_and_shuts_the_board(agent: FakeAgent) -> None:
+    code = (
+        PRELUDE
+        + """
+found = C.c_void_p()
+result = cu.cuGetProcAddress_v2(b"cuLaunchKernel", C.byref(found), 99000, C.c_uint64(1), None)
+C.CFUNCTYPE(C.c_int, *[C.c_void_p] * 11)(found.value)(*[None] * 11)
+print(json.dumps([result, cu.null_calls(b"cuLaunchKernel"), cu.newer_calls()]))
+"""
+    )
+    with agent:
+        env = environment(null_driver(), agent.path, {"SFILL_LOG": "0"})
+        assert python(code, env) == [0, 0, 1]
+        assert agent.board.head.shut == Shut.UNSUPPORTED
 
 
 def test_launches_of_a_program_linked_against_the_driver_are_seen(agent: FakeAgent) -> None:

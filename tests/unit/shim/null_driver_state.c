@@ -30,6 +30,14 @@ static int fails(const char *what) {
     return wanted && !strcmp(wanted, what);
 }
 
+static int newer;
+EXPORT int newer_calls(void) { return newer; }
+/* What a driver of the future has: the name is hooked, this form of it is not known. */
+EXPORT int cuLaunchKernel_v2(void) {
+    newer++;
+    return 0;
+}
+
 EXPORT int cuGetProcAddress(const char *n, void **out, int v, uint64_t f) {
     null_count("cuGetProcAddress");
     return null_get_v1(n, out, v, f);
@@ -39,6 +47,10 @@ EXPORT int cuGetProcAddress_ptsz(const char *n, void **out, int v, uint64_t f) {
 }
 EXPORT int cuGetProcAddress_v2(const char *n, void **out, int v, uint64_t f, int *s) {
     null_count("cuGetProcAddress_v2");
+    if (v == 99000 && !strcmp(n, "cuLaunchKernel")) {
+        *out = (void *)cuLaunchKernel_v2;
+        return 0;
+    }
     return null_get_v2(n, out, v, f, s);
 }
 EXPORT int cuGetProcAddress_v2_ptsz(const char *n, void **out, int v, uint64_t f, int *s) {
