@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from agent.job_of_process import CgroupOfProcess, cgroups
 from agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
+
+_MOVES_MOST = 6  # looks at a process whose cgroup is removed under us
+_MOVE_S = 0.005  # between two of them
 
 
 class DeviceError(Exception):
@@ -50,11 +54,19 @@ class Devices:
         allowed = [own, *(number for number in shared if number is not None)]
         others = [self.number_of(self._settings.device_path % each) for each in self._minors]
         denied = [number for number in others if number is not None and number not in allowed]
-        try:
-            found = cgroups((Path("/proc") / str(process_id) / "cgroup").read_text())
-            self._apply(how, found, allowed, denied)
-        except OSError as error:
-            raise DeviceError(str(error)) from error
+        for attempt in range(_MOVES_MOST):
+            try:
+                found = cgroups((Path("/proc") / str(process_id) / "cgroup").read_text())
+                self._apply(how, found, allowed, denied)
+                return
+            except FileNotFoundError as error:
+                # slurmstepd moves a task on (task_special to task_0) and removes what it left:
+                # look again where the process stands now.
+                if attempt + 1 == _MOVES_MOST:
+                    raise DeviceError(str(error)) from error
+                time.sleep(_MOVE_S)
+            except OSError as error:
+                raise DeviceError(str(error)) from error
 
     def _apply(
         self,

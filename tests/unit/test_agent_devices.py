@@ -194,3 +194,36 @@ def test_missing_node_and_process_outside_slurm_are_refused(
         Devices(settings, [0, 1, 2]).grant(os.getpid(), 1)
     with pytest.raises(DeviceError):
         Devices(settings, [0, 1, 2]).grant(2**22 + 1, 1)
+
+
+def test_a_task_that_slurm_moves_on_is_looked_for_again(
+    tmp_path: Path, nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = Devices(
+        settings_for(tmp_path, devices="auto", device_path=f"{tmp_path}/nvidia%d"), [0, 1, 2]
+    )
+    looks: list[int] = []
+
+    def gone_twice(*_: object) -> None:
+        looks.append(1)
+        if len(looks) < 3:
+            raise FileNotFoundError("job_7/step_batch/user/task_special")
+
+    monkeypatch.setattr(devices, "_apply", gone_twice)
+    devices.grant(os.getpid(), 0)
+    assert len(looks) == 3
+
+
+def test_a_cgroup_that_never_appears_is_an_error(
+    tmp_path: Path, nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = Devices(
+        settings_for(tmp_path, devices="auto", device_path=f"{tmp_path}/nvidia%d"), [0, 1, 2]
+    )
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("task_special")
+
+    monkeypatch.setattr(devices, "_apply", gone)
+    with pytest.raises(DeviceError, match="task_special"):
+        devices.grant(os.getpid(), 0)
