@@ -10,7 +10,7 @@ product=(
     gcc make libc6-dev libslurm-dev
     procps util-linux
 )
-tests=(chromium clang-format git)
+tests=(chromium clang-format git lua5.1 valgrind)
 
 case "${1:-}" in
 "") wanted=("${product[@]}") ;;
