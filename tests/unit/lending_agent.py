@@ -85,6 +85,8 @@ class LendingAgent:
 
     def die(self) -> None:
         """As kill -9 does it: no more heartbeats, all connections end, the page stays as it is."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._path.unlink(missing_ok=True)
         self._listener.shutdown(socket.SHUT_RDWR)

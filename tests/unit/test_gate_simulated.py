@@ -1,0 +1,170 @@
+"""The gate beside a simulated training on a simulated GPU, measured by the GPU's own log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from agent.board import Closed, Use
+from deploy.sandbox.simgpu.log_file import Kind, Operation, log_path, read_log
+from deploy.sandbox.simgpu.truth import Truth, truth
+from tests.unit.lending_agent import TUNING, LendingAgent, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING, FILL = 1, 2
+
+
+@dataclass
+class Machine:
+    """A folder with a simulated GPU, and the programs that run on it."""
+
+    folder: Path
+    build: Path
+
+    def environment(self, role: str, job: int) -> dict[str, str]:
+        return {
+            "PATH": os.environ.get("PATH", ""),
+            "SIMGPU_DIR": str(self.folder / "state"),
+            "SIMGPU_DEV": str(self.folder / "dev"),
+            "LD_LIBRARY_PATH": str(self.build / "simgpu" / "lib"),
+            "LD_PRELOAD": str(self.build / "shim" / "libspecinf.so"),
+            "SFILL_SOCKET": str(self.socket),
+            "SFILL_ROLE": role,
+            "SLURM_JOB_ID": str(job),
+        }
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "agent.sock"
+
+    def train(self, seconds: float, *more: str) -> subprocess.Popen[bytes]:
+        command = [str(self.build / "simgpu/bin/simtrain"), "--seconds", str(seconds), *more]
+        environment = self.environment("monitor", TRAINING)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+    def infer(self, seconds: float, *more: str) -> subprocess.Popen[bytes]:
+        command = [str(self.build / "simgpu/bin/siminfer"), "--seconds", str(seconds), *more]
+        environment = self.environment("gate", FILL)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+    def fill_work(self) -> list[Operation]:
+        log = read_log(log_path(self.folder / "state", 0))
+        own = log.contexts_of(jobs=[FILL])
+        return [op for op in log.operations if op.context in own and op.kind <= Kind.SET]
+
+    def truth(self) -> Truth:
+        log = read_log(log_path(self.folder / "state", 0))
+        work = self.fill_work()
+        begin, end = min(op.start_ns for op in work), max(op.end_ns for op in work)
+        both = log.contexts_of(jobs=[TRAINING]), log.contexts_of(jobs=[FILL])
+        return truth(log, *both, begin, end)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("build")
+    for part in ("agent/shim", "deploy/sandbox/simgpu"):
+        command = ["make", "-s", "-C", str(ROOT / part), f"BUILD={folder}/"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture
+def machine(tmp_path: Path, build: Path) -> Iterator[Machine]:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    yield Machine(tmp_path, build)
+
+
+def run(machine: Machine, agent: LendingAgent, *fill: str) -> tuple[Truth, list[Use]]:
+    """Six seconds of training, four of fill beside it."""
+    training = machine.train(6, "--compute-us", "30000", "--stall-ms", "40")
+    time.sleep(1)
+    filling = machine.infer(4, *fill)
+    assert filling.wait(30) == 0
+    assert training.wait(30) == 0
+    time.sleep(0.2)
+    return machine.truth(), agent.collect()
+
+
+def released(agent: LendingAgent) -> int:
+    return int(agent.fills[0].view.gpus[0].released) if agent.fills else 0
+
+
+def intrusion_of(uses: list[Use]) -> int:
+    return sum(use.intrusion_ns for use in uses)
+
+
+def test_bubbles_are_filled_and_training_hardly_waits(machine: Machine) -> None:
+    with LendingAgent(machine.socket) as agent:
+        found, uses = run(machine, agent, "--kernel-us", "100")
+    assert found.filled_share >= 0.5
+    assert found.waited_fraction <= 0.01
+    assert len(uses) >= 20
+    truly = sum(use.gpu_time_ns for use in found.fill.values())
+    assert sum(use.gpu_time_ns for use in uses) == pytest.approx(truly, rel=0.15)
+    # Of 1 % of the wall time at most, the report may miss as much as a crowded machine delays it.
+    allowed = 0.1 * found.waited_ns + 0.001 * found.wall_ns
+    assert abs(intrusion_of(uses) - found.waited_ns) <= allowed
+
+
+def test_a_loosened_gate_reports_what_it_cost(machine: Machine) -> None:
+    tuning = replace(TUNING, in_flight_us=10_000)
+    with LendingAgent(machine.socket, tuning=tuning, ignore_training=True) as agent:
+        found, uses = run(machine, agent, "--kernel-us", "200")
+    assert found.waited_fraction >= 0.05
+    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.15)
+
+
+def test_nothing_is_released_once_the_agent_is_gone(machine: Machine) -> None:
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(6)
+        filling = machine.infer(30)
+        try:
+            wait_until("the fill's first operations", lambda: released(agent) > 100)
+            agent.die()
+            died_ns = time.monotonic_ns()
+            assert training.wait(30) == 0
+        finally:
+            filling.kill()
+            filling.wait(5)
+    late = [op for op in machine.fill_work() if op.launch_ns > died_ns + 1_000_000_000]
+    assert late == []
+
+
+def test_off_stops_and_on_resumes(machine: Machine) -> None:
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(5)
+        filling = machine.infer(30)
+        try:
+            wait_until("the fill's first operations", lambda: released(agent) > 50)
+            agent.allow(Closed.OFF)
+            time.sleep(0.3)
+            stopped = released(agent)
+            time.sleep(0.5)
+            assert released(agent) == stopped
+            assert agent.fills[0].view.gpus[0].closed_reason == Closed.OFF
+            assert agent.fills[0].view.gpus[0].wants == 1
+            agent.allow()
+            wait_until("more operations", lambda: released(agent) > stopped + 50)
+        finally:
+            filling.kill()
+            training.terminate()
+            filling.wait(5)
+            training.wait(10)
+
+
+def test_memory_limit_refuses_and_narrows(machine: Machine) -> None:
+    with LendingAgent(machine.socket, memory_limit_bytes=1 << 30) as agent:
+        training = machine.train(3)
+        filling = machine.infer(2, "--memory-mb", "600")
+        assert filling.wait(20) != 0, "600 MiB beside a context's 512 MiB do not fit 1 GiB"
+        training.wait(20)
+        assert agent.fills[0].view.gpus[0].memory_bytes <= 1 << 30
