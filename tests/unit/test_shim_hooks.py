@@ -94,6 +94,20 @@ def test_every_launching_function_of_the_driver_is_hooked_or_excepted_with_a_rea
     assert all(exceptions().values())
 
 
+def test_the_table_knows_every_form_of_the_functions_it_hooks() -> None:
+    """cuGetProcAddress chooses a form by CUDA version; a form that is missing would go unseen."""
+    header = next(
+        (path.with_name("cudaTypedefs.h") for path in CUDA_HEADERS if path.exists()), None
+    )
+    if not header or not header.exists():
+        pytest.skip("no cudaTypedefs.h on this machine")
+    named = re.findall(r"PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)", header.read_text())
+    hooked = {hook.base for hook in hooks()}
+    forms = {(base, int(since), bool(suffix)) for base, since, suffix in named if base in hooked}
+    assert len(forms) > 200
+    assert forms - {(hook.base, hook.since, hook.per_thread) for hook in hooks()} == set()
+
+
 @pytest.fixture
 def agent(tmp_path: Path) -> FakeAgent:
     return FakeAgent(tmp_path / "agent.sock")
