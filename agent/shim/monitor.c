@@ -23,7 +23,10 @@ static __thread unsigned proof_count;
 void monitor_shut(enum sfill_shut why, const char *what) {
     uint32_t not_shut = SFILL_SHUT_NO;
     if (atomic_compare_exchange_strong(&monitor_board->head.shut, &not_shut, why))
-        shim_log(1, "this training lends nothing from now on: %s", what);
+        /* Many a program ends without waiting for its last work: nothing to trouble its user with.
+         */
+        shim_log(why == SFILL_SHUT_TEARDOWN ? 2 : 1, "this training lends nothing from now on: %s",
+                 what);
 }
 
 static void before(struct shim_op *op) {
