@@ -171,13 +171,15 @@ def failing_script(cluster: Cluster) -> Iterator[None]:
     _replace(script, sound[:at] + fault + sound[at:])
     yield
     _replace(script, sound)
+    assert accept(cluster, "--fill=mem=1G")["Partition"] == "fill"
 
 
 def _replace(script: Path, text: str) -> None:
-    """New text, dated ahead: slurmctld reads a script again when it is newer than the last load."""
+    """New text, dated ahead: slurmctld reads a script again only when its date, in whole seconds,
+    is later than that of the one it has."""
+    later = max(time.time(), script.stat().st_mtime) + 2
     script.write_text(text)
-    ahead = time.time() + 2
-    os.utime(script, (ahead, ahead))
+    os.utime(script, (later, later))
 
 
 def test_a_failing_script_refuses_fills_and_nothing_else(
