@@ -157,7 +157,7 @@ class Boards(RuleBasedStateMachine):
     @rule(data=st.data())
     def odd_states(self, data: st.DataObject) -> None:
         board = self._any(data)
-        match data.draw(st.integers(0, 5)):
+        match data.draw(st.integers(0, 7)):
             case 0:
                 board.head.shut = data.draw(st.integers(0, 5))
             case 1:
@@ -170,6 +170,11 @@ class Boards(RuleBasedStateMachine):
                 board.slots[1].gpu = data.draw(st.integers(0, 1))
             case 5:
                 board.gpus[0].used = data.draw(st.integers(0, 1))
+            case 6:  # marked before the launch call has returned
+                board.slots[1].after = board.slots[1].before - 1
+            case 7:  # a launch has ended the bubble and is not counted yet
+                board.gpus[0].bubble_seq |= 1
+                board.gpus[0].bubble_seq += 1
 
     @precondition(lambda self: self.boards)
     @rule()
@@ -181,6 +186,19 @@ class Boards(RuleBasedStateMachine):
                 ctypes.addressof(fresh),
                 ctypes.sizeof(fresh),
             )
+
+    @precondition(lambda self: self.boards)
+    @rule(data=st.data())
+    def one_thing_is_wrong(self, data: st.DataObject) -> None:
+        """From a state in which the gate is open, one step away from it."""
+        self.all_mended()
+        self.everything_agrees_again()
+        self.list_is_being_written(False)
+        self.unknown_training(0)
+        self.verdict(True, Closed.OFF)
+        self.agent_is_well()
+        assert self.look() == Closed.OPEN
+        self.odd_states(data)
 
     # What the rules say.
 
