@@ -74,6 +74,12 @@ def bubble_time(boards: list[BubblesOfBoard], begin_ns: int, end_ns: int) -> Bub
     )
 
 
+def watched_time(boards: list[BubblesOfBoard], begin_ns: int, end_ns: int) -> int:
+    """How long of a window at least one of these boards was attached, in nanoseconds."""
+    lives = [interval for board in boards for interval in board.life(begin_ns, end_ns)]
+    return sum(end - begin for begin, end in _disjoint(lives))
+
+
 def _counts(interval: Interval, begin_ns: int, end_ns: int) -> bool:
     """Whether what is left is long enough; a piece at the window's edge goes on beyond it."""
     begin, end = interval

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from agent.bubbles import BubblesOfBoard, bubble_time
+from agent.bubbles import BubblesOfBoard, bubble_time, watched_time
 from agent.node import Node
 from db.wire.messages import WindowRecord
 
@@ -107,11 +107,12 @@ class Windows:
         length_us = found.length_ns / 1000
         host.bubble_us += length_us
         self.node.budget_of(host).typical_bubble_us = found.typical_ns / 1000
-        share = found.length_ns / max(1, now_ns - self.began_ns)
+        watched_ns = watched_time(boards, self.began_ns, now_ns)
+        share = found.length_ns / max(1, watched_ns)
         gpu.bubble_share += _SHARE_WEIGHT * (share - gpu.bubble_share)
-        self.node.ledger.add(
-            self._row(uuid, host.job_id, now_ns, bubbles=found.count, bubble_us=length_us)
-        )
+        row = self._row(uuid, host.job_id, now_ns, bubbles=found.count, bubble_us=length_us)
+        # Shares are of the time in which somebody watched: a job does not begin with a window.
+        self.node.ledger.add(row.model_copy(update={"window_us": watched_ns // 1000}))
         self.node.ledger.add(host.record())
 
     def _row(

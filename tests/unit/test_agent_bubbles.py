@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.attachments import drained_before
-from agent.bubbles import BubblesOfBoard, bubble_time
+from agent.bubbles import BubblesOfBoard, bubble_time, watched_time
 from agent.rings import Ring
 
 MS = 1_000_000
@@ -95,3 +95,12 @@ def test_whatever_users_write_bubble_time_stays_within_the_window(
 ) -> None:
     boards = [BubblesOfBoard(list(each)) for each in lists]
     assert 0 <= bubble_time(boards, 2 * MS, 9 * MS).length_ns <= 7 * MS
+
+
+def test_a_window_counts_only_the_time_in_which_a_process_was_watched() -> None:
+    early = BubblesOfBoard(attached_ns=2 * MS, gone_ns=5 * MS)
+    late = BubblesOfBoard(attached_ns=4 * MS)
+    assert watched_time([early], 0, 10 * MS) == 3 * MS
+    assert watched_time([early, late], 0, 10 * MS) == 8 * MS
+    assert watched_time([late], 0, 3 * MS) == 0
+    assert watched_time([], 0, 10 * MS) == 0
