@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.cluster import USERS, Cluster, program
 
 TRAINING_S = 300
+OPERATORS_REASON = "bad fan"
 
 
 def train(cluster: Cluster, node: str, *options: str, mode: str = "on", gpus: int = 1) -> int:
@@ -64,13 +65,17 @@ def events(cluster: Cluster, what: str) -> list[dict[str, object]]:
 
 @pytest.fixture
 def supplied(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster with every twin's supply published; put right again afterwards."""
+    """The cluster with its supply published, nothing lent yet; an operator's doings are undone."""
     cluster.wait(lambda: partition_state(cluster) == "up", 20.0, "partition fill to be up")
+    for twin in cluster.sandbox.twins:
+        # What the trainings of the test before lent is taken back first.
+        lends_nothing(cluster, twin)
     yield cluster
     cluster.cancel_all()
     cluster.run("scontrol", "update", "PartitionName=fill", "State=UP")
     for twin in cluster.sandbox.twins:
-        cluster.run("scontrol", "update", f"NodeName={twin}", "State=RESUME")
+        if OPERATORS_REASON in record(cluster, twin):
+            cluster.run("scontrol", "update", f"NodeName={twin}", "State=RESUME")
 
 
 def test_a_twin_lends_while_a_training_does_and_is_drained_when_it_ends(supplied: Cluster) -> None:
@@ -185,11 +190,11 @@ def test_supply_is_published_again_after_a_restart_of_slurmctld(supplied: Cluste
 
 
 def test_an_operators_drain_is_respected(supplied: Cluster) -> None:
-    supplied.check("scontrol", "update", "NodeName=f1", "State=DRAIN", "Reason=bad fan")
+    supplied.check("scontrol", "update", "NodeName=f1", "State=DRAIN", f"Reason={OPERATORS_REASON}")
     train(supplied, "n1")
     train(supplied, "n2")
     lends(supplied, "f2")
-    assert "Reason=bad fan" in record(supplied, "f1") and supplied.supply("f1") == 0
+    assert f"Reason={OPERATORS_REASON}" in record(supplied, "f1") and supplied.supply("f1") == 0
     supplied.check("scontrol", "update", "NodeName=f1", "State=RESUME")
     lends(supplied, "f1")
 
