@@ -95,7 +95,11 @@ def environment(
 def python(code: str, env: Mapping[str, str]) -> Any:
     """Runs Python code under `env`; what it prints last, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env=dict(env), capture_output=True, text=True, timeout=60
+        [sys.executable, "-u", "-c", code],
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
