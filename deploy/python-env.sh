@@ -36,11 +36,13 @@ find_python() {
 
 # The product's requirements, one a line.
 requirements() {
-    "$1" - "$repository/pyproject.toml" "$extra" <<'PYTHON'
+    "$1" - "$repository/pyproject.toml" "${extras[@]}" <<'PYTHON'
 import sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
-extras = project["optional-dependencies"][sys.argv[2]] if sys.argv[2] else []
-print("\n".join(project["dependencies"] + extras))
+lines = project["dependencies"]
+for extra in sys.argv[2:]:
+    lines += project["optional-dependencies"][extra]
+print("\n".join(lines))
 PYTHON
 }
 
@@ -53,7 +55,7 @@ make_environment() {
         "$python" -m venv "$venv"
     fi
     [ -z "${SFILL_WHEELS:-}" ] || from=(--no-index --find-links "$SFILL_WHEELS")
-    say "installing the dependencies of pyproject.toml${extra:+ and of its extra '$extra'}"
+    say "installing the dependencies of pyproject.toml; its extras: ${extras[*]:-none}"
     requirements "$venv/bin/python" >"$venv/requirements.txt"
     # Readable for users whatever the caller's umask.
     (umask 022 && "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check \
@@ -63,8 +65,8 @@ make_environment() {
 }
 
 case "${1:-}" in
-"") extra="" ;;
---dev) extra="dev" ;;
+"") extras=() ;;
+--dev) extras=(dev mariadb) ;;
 *)
     echo "usage: deploy/python-env.sh [--dev]" >&2
     exit 2
@@ -76,8 +78,8 @@ if [ -n "${SFILL_PYTHON:-}" ]; then
 fi
 if [ "$(id -u)" -eq 0 ]; then venv=/opt/sfill/venv; else venv=$repository/.venv; fi
 venv=${SFILL_VENV:-$venv}
-stamp=$venv/sfill-stamp${extra:+-$extra}
-wanted=$(sha256sum <"$repository/pyproject.toml")
+stamp=$venv/sfill-stamp${1:-}
+wanted=$(cat "$repository/pyproject.toml" "${BASH_SOURCE[0]}" | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     mkdir -p "$(dirname "$venv")"
     exec 9>"$venv.lock"
