@@ -50,6 +50,7 @@ class Closed(IntEnum):
     TOO_LONG = 9
     TURN = 10
     NO_HOST = 11
+    CALIBRATION = 12
 
 
 class StreamSlot(ctypes.Structure):
@@ -90,6 +91,7 @@ class Bubble(ctypes.Structure):
         ("seq", c_uint64),
         ("begin_ns", c_uint64),
         ("end_ns", c_uint64),
+        ("launches", c_uint64),
         ("gpu", c_uint32),
         ("cause", c_uint32),
     )

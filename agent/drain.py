@@ -27,11 +27,11 @@ from agent.rings import Ring
 from agent.windows import Windows
 from db.wire.messages import Cause
 
-_BUBBLES = Ring(TrainingBoard.bubbles.offset, BUBBLE_RING, struct.calcsize("=QQQII"))
+_BUBBLES = Ring(TrainingBoard.bubbles.offset, BUBBLE_RING, struct.calcsize("=4Q2I"))
 _USES = Ring(FillBoard.uses.offset, USE_RING, struct.calcsize("=8Q6I"))
-_BUBBLE = struct.Struct("=QQQII")
+_BUBBLE = struct.Struct("=4Q2I")
 _USE = struct.Struct("=8Q6I")
-assert _BUBBLE.size == struct.calcsize("=QQQII") and Bubble.cause.offset == 28
+assert _BUBBLE.size == struct.calcsize("=4Q2I") and Bubble.cause.offset == 36
 assert Use.check_age_max_ns.offset == 80
 
 _CAUSES = {number: cause.value for number, cause in enumerate(Cause, start=1)}

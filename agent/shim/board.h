@@ -92,7 +92,8 @@ struct sfill_bubble {
     uint64_t seq; /* odd bubble_seq */
     uint64_t begin_ns;
     uint64_t end_ns;
-    uint32_t gpu; /* index into gpus[] */
+    uint64_t launches; /* operations issued on this GPU when it ended: counts up, never back */
+    uint32_t gpu;      /* index into gpus[] */
     uint32_t cause;
 };
 
@@ -173,7 +174,8 @@ enum sfill_closed {
     SFILL_CLOSED_IN_FLIGHT = 8, /* enough fill work is in flight */
     SFILL_CLOSED_TOO_LONG = 9,  /* the operation is longer than what is left of the bubble */
     SFILL_CLOSED_TURN = 10,     /* another fill's turn */
-    SFILL_CLOSED_NO_HOST = 11   /* no training on this GPU: nothing to lend */
+    SFILL_CLOSED_NO_HOST = 11,  /* no training on this GPU: nothing to lend */
+    SFILL_CLOSED_CALIBRATION = 12 /* hold-out: what training does without fill is measured */
 };
 
 /* The agent's word on one fill job on this GPU. */

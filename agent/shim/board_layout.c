@@ -53,6 +53,7 @@ static void training(void) {
     MEMBER(sfill_bubble, seq);
     MEMBER(sfill_bubble, begin_ns);
     MEMBER(sfill_bubble, end_ns);
+    MEMBER(sfill_bubble, launches);
     MEMBER(sfill_bubble, gpu);
     MEMBER(sfill_bubble, cause);
     end();

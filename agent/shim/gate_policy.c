@@ -93,7 +93,7 @@ enum sfill_closed policy_permits(const struct gate_page *page, const struct gate
         return SFILL_CLOSED_OFF;
     if (LOAD(own->allowed) != 1) {
         uint32_t reason = LOAD(own->reason);
-        bool named = reason > SFILL_OPEN && reason <= SFILL_CLOSED_NO_HOST;
+        bool named = reason > SFILL_OPEN && reason <= SFILL_CLOSED_CALIBRATION;
         return named ? (enum sfill_closed)reason : SFILL_CLOSED_OFF;
     }
     bool ignore = (LOAD(p->flags) & SFILL_POLICY_IGNORE_TRAINING) != 0;

@@ -104,6 +104,7 @@ bool monitor_lock_stream(struct monitor_stream *stream, uint64_t most_ns);
 void monitor_unlock_stream(struct monitor_stream *stream);
 
 /* monitor_bubble.c */
+void monitor_count_launches(void); /* brings the GPU sections' launches up to date */
 bool monitor_drained(unsigned gpu);
 bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause); /* true: one is open */
 /* Ends an open bubble of the slot's GPU; tells the GPU to note when it gets there, on request. */

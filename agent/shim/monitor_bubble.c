@@ -40,11 +40,33 @@ bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause) {
     return atomic_load(&section->bubble_seq) & 1;
 }
 
+/* Summed here from the streams, so that no launch pays for it. A stream's counter never goes back
+ * and each step of it is taken once, whoever counts: the sum outlives streams. */
+void monitor_count_launches(void) {
+    static _Atomic uint64_t counted[SFILL_MAX_STREAMS];
+    unsigned used = atomic_load(&monitor_board->slots_used);
+    for (unsigned i = 0; i < used; i++) {
+        const struct sfill_stream_slot *slot = &monitor_board->slots[i];
+        unsigned gpu = atomic_load(&slot->gpu);
+        uint64_t before = atomic_load(&slot->before);
+        uint64_t seen = atomic_load(&counted[i]);
+        while (seen < before && !atomic_compare_exchange_weak(&counted[i], &seen, before))
+            ;
+        if (seen < before && gpu < SFILL_MAX_GPUS)
+            atomic_fetch_add(&monitor_board->gpus[gpu].launches, before - seen);
+    }
+}
+
 static void record(unsigned gpu, uint64_t sequence, uint64_t begin_ns, uint64_t end_ns,
                    uint32_t cause) {
     uint64_t head = atomic_load(&monitor_board->bubble_head);
-    monitor_board->bubbles[head % SFILL_BUBBLE_RING] = (struct sfill_bubble){
-        .seq = sequence, .begin_ns = begin_ns, .end_ns = end_ns, .gpu = gpu, .cause = cause};
+    monitor_board->bubbles[head % SFILL_BUBBLE_RING] =
+        (struct sfill_bubble){.seq = sequence,
+                              .begin_ns = begin_ns,
+                              .end_ns = end_ns,
+                              .launches = atomic_load(&monitor_board->gpus[gpu].launches),
+                              .gpu = gpu,
+                              .cause = cause};
     atomic_store(&monitor_board->bubble_head, head + 1);
 }
 
@@ -79,8 +101,10 @@ void monitor_bubble_close(unsigned gpu, const struct monitor_stream *stream) {
         atomic_store(&section->resume_launch_ns, now);
         atomic_store(&section->resume_seq, sequence);
     }
-    if (now - begin_ns >= MONITOR_RECORD_NS)
+    if (now - begin_ns >= MONITOR_RECORD_NS) {
+        monitor_count_launches();
         record(gpu, sequence, begin_ns, now, cause);
+    }
     atomic_store(&recording, 0);
     if (stream)
         note_resume(gpu, stream, sequence);

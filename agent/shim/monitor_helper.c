@@ -140,21 +140,6 @@ static bool open_bubbles(void) {
     return all;
 }
 
-/* Launches for the agent's rates: summed here, so that no launch pays for it. */
-static void count_launches(void) {
-    static uint64_t seen[SFILL_MAX_STREAMS];
-    unsigned used = atomic_load(&monitor_board->slots_used);
-    for (unsigned i = 0; i < used; i++) {
-        const struct sfill_stream_slot *slot = &monitor_board->slots[i];
-        uint64_t before = atomic_load(&slot->before);
-        uint64_t more = before - seen[i];
-        seen[i] = before;
-        unsigned gpu = atomic_load(&slot->gpu);
-        if (more && gpu < SFILL_MAX_GPUS)
-            atomic_fetch_add(&monitor_board->gpus[gpu].launches, more);
-    }
-}
-
 /* The board outlives the agent: one that starts again is offered it. */
 static void keep_in_touch(void) {
     static uint64_t last_try_ns;
@@ -218,7 +203,7 @@ void monitor_helper_run(void) {
         }
         struct look look = look_at_all();
         bool all_open = open_bubbles();
-        count_launches();
+        monitor_count_launches();
         nap(&look, all_open);
     }
 }

@@ -57,6 +57,23 @@ def test_a_quiet_stream_is_marked_by_the_helper(agent: FakeAgent) -> None:
     assert agent.board.head.shut == Shut.NO
 
 
+def test_launches_are_counted_on_when_streams_end(agent: FakeAgent) -> None:
+    code = """
+for _ in range(10):
+    s = stream(1)
+    for _ in range(3): launch(s)
+    assert cu.cuStreamSynchronize(s) == 0
+    assert cu.cuStreamDestroy_v2(s) == 0
+    time.sleep(0.01)
+launch(stream(1))
+os._exit(print(1) or 0)
+"""
+    run(agent, code)
+    bubbles = [agent.board.bubbles[i] for i in range(agent.board.bubble_head)]
+    counted = [each.launches for each in bubbles if each.end_ns - each.begin_ns > 5_000_000]
+    assert counted == [3 * n + 1 for n in range(1, 11)]
+
+
 def test_a_busy_host_is_marked_in_line_every_some_hundred_launches(agent: FakeAgent) -> None:
     code = """
 s = stream(1)

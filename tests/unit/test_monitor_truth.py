@@ -216,3 +216,16 @@ for path in glob.glob("/proc/self/task/*/comm"):
     assert helper_s / elapsed < 0.03, f"{100 * helper_s / elapsed:.2f} % of a core"
     if os.environ.get("SFILL_SHOW"):
         print(f"helper: {100 * helper_s / elapsed:.2f} % of a core")
+
+
+def test_a_bubble_says_how_much_had_been_launched_when_it_ended(
+    machine: tuple[FakeAgent, dict[str, str], Path],
+) -> None:
+    agent, env, state = machine
+    subprocess.run([sys.executable, "-c", TRAINING], env=env, check=True, timeout=60)
+    done = operations(state)
+    bubbles = [agent.board.bubbles[i] for i in range(agent.board.bubble_head)]
+    assert len(bubbles) >= 38
+    for bubble in bubbles:
+        before = sum(one.start_ns < bubble.begin_ns for one in done)
+        assert bubble.launches == before + 1  # the launch that ended it
