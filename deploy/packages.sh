@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the Debian or Ubuntu packages that the product needs and that are missing:
 #   deploy/packages.sh [--tests]        --tests: with what the tests need besides
+# SFILL_SLURM_ROOT  a folder of unpacked packages (deploy/sandbox/fetch-debs): nothing is installed
 set -euo pipefail
 
 product=(
@@ -21,6 +22,10 @@ case "${1:-}" in
     ;;
 esac
 
+if [ -n "${SFILL_SLURM_ROOT:-}" ]; then
+    echo "packages: Slurm is taken from $SFILL_SLURM_ROOT; nothing is installed"
+    exit 0
+fi
 missing=()
 for package in "${wanted[@]}"; do
     status=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)

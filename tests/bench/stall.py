@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, Any]:
     return result
 
 
-def inference_alone(bench: Jobs) -> dict[str, float]:
+def inference_alone(bench: Jobs, batch: int) -> dict[str, float]:
     """Rate and GPU-busy time of a batch on a GPU of its own, no interposer."""
     report = bench.folder / "infer_alone.json"
     options = [*HOST, "--fill-host=off"]
@@ -42,6 +42,7 @@ def inference_alone(bench: Jobs) -> dict[str, float]:
         options,
         "tests.bench.measured_inference",
         f"--report={report}",
+        f"--batch={batch}",
         "--profile",
     )
     bench.wait_ended(job, 120, "infer_alone")
@@ -95,12 +96,18 @@ def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, 
     }
 
 
+def submit_fill(bench: Jobs, name: str, report: Path, batch: int) -> int:
+    """A fill job that saturates: its id."""
+    arguments = [f"--report={report}", f"--batch={batch}"]
+    return submit(bench, name, FILL, "tests.bench.measured_inference", *arguments)
+
+
 def wait_for_fill(bench: Jobs, report: Path) -> None:
     """Waits until a fill has done some hundred batches."""
     bench.wait(lambda: report.exists() and report.stat().st_size > 2000, 90, "fill to get going")
 
 
-def filled_training(bench: Jobs, rounds: int) -> tuple[dict[str, Any], int, Path]:
+def filled_training(bench: Jobs, rounds: int, batch: int) -> tuple[dict[str, Any], int, Path]:
     """The measured training with a fill beside it: its report, job id and the fill's report."""
     report, go = bench.folder / "train.json", bench.folder / "go"
     fill_report = bench.folder / "fill.txt"
@@ -116,7 +123,7 @@ def filled_training(bench: Jobs, rounds: int) -> tuple[dict[str, Any], int, Path
         f"--rounds={rounds}",
     )
     bench.wait(report.exists, 90, "the training's profile")
-    fill = submit(bench, "fill", FILL, "tests.bench.measured_inference", f"--report={fill_report}")
+    fill = submit_fill(bench, "fill", fill_report, batch)
     try:
         wait_for_fill(bench, fill_report)
         go.touch()
@@ -126,7 +133,7 @@ def filled_training(bench: Jobs, rounds: int) -> tuple[dict[str, Any], int, Path
     return read(report), job, fill_report
 
 
-def against_none(bench: Jobs, pairs: int, iterations: int) -> dict[str, Any]:
+def against_none(bench: Jobs, pairs: int, iterations: int, batch: int) -> dict[str, Any]:
     """The same training without the interposer and with interposer and fill, A B A B."""
     medians: dict[str, list[float]] = {"plain": [], "filled": []}
     for turn in range(pairs):
@@ -139,15 +146,7 @@ def against_none(bench: Jobs, pairs: int, iterations: int) -> dict[str, Any]:
             jobs = []
             if kind == "filled":
                 arguments.append(f"--go={go}")
-                jobs.append(
-                    submit(
-                        bench,
-                        f"fill{turn}",
-                        FILL,
-                        "tests.bench.measured_inference",
-                        f"--report={fill_report}",
-                    )
-                )
+                jobs.append(submit_fill(bench, f"fill{turn}", fill_report, batch))
             jobs.append(
                 submit(bench, name, [*HOST, mode], "tests.bench.measured_training", *arguments)
             )
@@ -171,14 +170,16 @@ def main() -> None:
     parser.add_argument("--user", default="sfilluser1")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--infer-batch", type=int, default=32, help="batch of the inference")
+    parser.add_argument("--name", default="stall-ours-timeslice", help="of the result's file")
     parser.add_argument("--driver", default="")
     parser.add_argument("--cuda", default="")
     options = parser.parse_args()
     bench = Jobs(options.sandbox, options.folder, options.user)
     prepare(bench)
-    alone = inference_alone(bench)
+    alone = inference_alone(bench, options.infer_batch)
     print(f"inference alone: {alone}", flush=True)
-    train, job, fill_report = filled_training(bench, options.rounds)
+    train, job, fill_report = filled_training(bench, options.rounds, options.infer_batch)
     began, ended = train["harvest_began_ns"], train["harvest_ended_ns"]
     seconds = (ended - began) / 1e9
     batches = batches_at(fill_report, ended) - batches_at(fill_report, began)
@@ -196,6 +197,7 @@ def main() -> None:
         "cuda": options.cuda,
         "torch": train["torch"],
         "commit": commit(),
+        "inference": f"12-layer transformer, eager, bfloat16, batch {options.infer_batch} x 256",
         "pairs": cost.rounds,
         "slowdown_median": cost.median,
         "slowdown_lower95": cost.lower95,
@@ -216,11 +218,13 @@ def main() -> None:
         "iteration_filled_ms": train["harvest_median_ms"],
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    target = options.out / "stall-ours-timeslice.json"
+    target = options.out / f"{options.name}.json"
     target.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1), flush=True)
+    if not options.pairs:
+        return
     try:
-        result["against_none"] = against_none(bench, options.pairs, 80)
+        result["against_none"] = against_none(bench, options.pairs, 80, options.infer_batch)
     except JobError as error:
         result["against_none_error"] = str(error)
     target.write_text(json.dumps(result, indent=1) + "\n")

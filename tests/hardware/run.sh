@@ -1,0 +1,53 @@
+#!/bin/bash
+# The measurements that need a real GPU, on a GPU host (with or without network), as root:
+#   bash tests/hardware/run.sh [stall] [power] [start] [demo]      default: all
+# Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
+# SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+out=${OUT:-$PWD/build/hardware}
+mkdir -p "$out"
+[ -z "${SFILL_DEBS:-}" ] || . tests/hardware/machine.sh
+python=$(bash deploy/python-env.sh)
+export PYTHONPATH=$PWD SFILL_BENCH_PYTHON=$python
+export PYTHONUNBUFFERED=1
+stages=("$@")
+[ $# -gt 0 ] || stages=(stall power start demo)
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)
+cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
+sandbox=/tmp/sfill-hardware
+accounting=()
+[ -z "${SFILL_SLURM_ROOT:-}" ] || accounting=(--no-accounting)
+
+with_sandbox() {
+    bash deploy/sandbox/up "$sandbox" --nodes 1 --gpus real "${accounting[@]}" --no-web
+    local result=0
+    "$@" || result=$?
+    for log in sfilld-n1 sfillctld; do cp "$sandbox/log/$log.out" "$out/$log.txt" || true; done
+    bash deploy/sandbox/down "$sandbox" || result=1
+    return "$result"
+}
+bench() {
+    "$python" -m tests.bench.stall --sandbox "$sandbox" --out "$out" --driver "$driver" \
+        --cuda "$cuda" --rounds "${SFILL_ROUNDS:-20}" "$@"
+}
+stage_stall() { with_sandbox bench; }
+stage_power() { with_sandbox bench --infer-batch 64 --rounds 8 --pairs 0 --name stall-power; }
+stage_start() { "$python" -m tests.hardware.start --out "$out" --driver "$driver"; }
+stage_demo() {
+    SFILL_DEMO_DIR=/tmp/sfill-demo bash deploy/demo.sh --once
+    cp /tmp/sfill-demo/demo-result.json "$out/demo-h200.json"
+}
+
+failed=0
+for stage in "${stages[@]}"; do
+    declare -F "stage_$stage" >/dev/null || {
+        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo" >&2
+        exit 2
+    }
+    started=$SECONDS
+    echo "== $stage"
+    "stage_$stage" || failed=1
+    echo "== $stage took $((SECONDS - started)) s"
+done
+exit "$failed"
