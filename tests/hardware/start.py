@@ -2,7 +2,7 @@
 
     python -m tests.hardware.start --out FOLDER
 
-Runs one small program (driver, context, a copy there and back) again and again on a real GPU: plain,
+Runs one small program (driver, context, a copy there and back) repeatedly on a real GPU: plain,
 with no agent, with an agent that accepts and never answers, and with a broken library path. Prints
 and stores medians in ms; fails when output or exit code differ or a start is over 100 ms later.
 """
