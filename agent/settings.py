@@ -106,7 +106,10 @@ class AgentSettings(BaseSettings):
     # Gate
     dwell_us: int = Field(default=50, ge=0, le=100_000, description="idle before release, in us")
     in_flight_us: int = Field(
-        default=200, ge=10, le=100_000, description="GPU time of fill in flight at most, in us"
+        default=200,
+        ge=10,
+        le=100_000,
+        description="GPU time of fill in flight, in us; up to 4 times that far from a foretold end",
     )
     in_flight_min_us: int = Field(
         default=40, ge=1, le=100_000, description="in_flight_us is never shrunk below this, in us"

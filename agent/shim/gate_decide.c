@@ -5,6 +5,8 @@
 /* From the end of our last kernel until training has the GPU: a switch of contexts takes about
  * 130 us on an H200 (GATE.md), and looks come a little late. */
 #define HAND_BACK_NS 150000ull
+#define FAR_PART 16 /* of what is likely left may be in flight ... */
+#define FAR_TIMES 4 /* ... but never more than so many times the budget */
 
 /* Is it worth, and safe, to start so much in a bubble of this age? */
 static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask *ask,
@@ -45,6 +47,19 @@ static enum sfill_closed training_idle(struct gate_gpu *gpu, const struct gate_a
     return fits_bubble(gpu, ask, numbers, age_ns, now_ns);
 }
 
+/* GPU time that may be in flight. Far from the end that the host's history foretells more may be:
+ * a deeper queue bridges the stretches in which the program launches slower than the GPU works. */
+static uint64_t in_flight_most(const struct gate_gpu *gpu, const struct gate_numbers *numbers,
+                               const struct idle_view *view, uint64_t now_ns) {
+    uint64_t most_ns = numbers->in_flight_ns;
+    if (numbers->ignore_training || now_ns <= view->since_ns)
+        return most_ns;
+    uint64_t part_ns = predict_left(&gpu->predictor, now_ns - view->since_ns) / FAR_PART;
+    if (part_ns > FAR_TIMES * most_ns)
+        return FAR_TIMES * most_ns;
+    return part_ns > most_ns ? part_ns : most_ns;
+}
+
 enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns,
                               struct idle_view *view) {
     policy_poll(&gpu->page, now_ns);
@@ -67,7 +82,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
-    bool room =
-        flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, numbers.in_flight_ns, now_ns);
+    uint64_t most_ns = in_flight_most(gpu, &numbers, view, now_ns);
+    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, most_ns, now_ns);
     return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;
 }

@@ -51,6 +51,16 @@ bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint6
     return true;
 }
 
+/* 12th percentile of the remainder over the longer ones; `first` is the first of them. */
+static uint64_t low_remainder(const struct predictor *predictor, int first, uint64_t age_ns) {
+    int steps = predictor->count - first - 1;
+    int place = steps / 8, eighths = steps % 8;
+    uint64_t low = predictor->sorted_ns[first + place];
+    if (eighths)
+        low += (predictor->sorted_ns[first + place + 1] - low) * (uint64_t)eighths / 8;
+    return low - age_ns;
+}
+
 bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns) {
     int count = predictor->count;
     if (count < PREDICT_STEADY)
@@ -59,11 +69,14 @@ bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uin
     uint64_t longest = predictor->sorted_ns[count - 1];
     if (first == count)
         return age_ns < longest + longest / OUTLIVES_PART;
-    int place = (count - first - 1) / 8, eighths = (count - first - 1) % 8;
-    uint64_t low = predictor->sorted_ns[first + place];
-    if (eighths)
-        low += (predictor->sorted_ns[first + place + 1] - low) * (uint64_t)eighths / 8;
-    return low - age_ns < length_ns;
+    return low_remainder(predictor, first, age_ns) < length_ns;
+}
+
+uint64_t predict_left(const struct predictor *predictor, uint64_t age_ns) {
+    int first = first_longer(predictor, age_ns);
+    if (predictor->count < PREDICT_STEADY || first == predictor->count)
+        return 0;
+    return low_remainder(predictor, first, age_ns);
 }
 
 uint64_t predict_median(const struct predictor *predictor) {

@@ -32,6 +32,9 @@ bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint6
  * known. */
 bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns);
 
+/* The same as a length: what is very likely left of a bubble of this age; 0: nothing is known. */
+uint64_t predict_left(const struct predictor *predictor, uint64_t age_ns);
+
 /* Median length; 0 while fewer than PREDICT_STEADY are known. */
 uint64_t predict_median(const struct predictor *predictor);
 #endif
