@@ -108,7 +108,7 @@ def next_step(
     if twin.invalid:
         step = _towards_registration(twin, memory)
     elif wanted.count <= 0:
-        step = _nothing_to_lend(twin, wanted)
+        step = _nothing_to_lend(twin, wanted, memory)
     elif twin.drained:
         step = _resume(twin, wanted)
     else:
@@ -150,11 +150,17 @@ def _towards_registration(twin: Twin, memory: TwinMemory) -> Step:
     return Step(count=count, register=True, note=note)
 
 
-def _nothing_to_lend(twin: Twin, wanted: Wanted) -> Step:
-    # The count stays: the ceiling of a drained twin lets larger jobs wait instead of being refused.
+def _nothing_to_lend(twin: Twin, wanted: Wanted, memory: TwinMemory) -> Step:
     if twin.drained and not twin.reason.startswith(OUR_REASON):
         return NOTHING
-    return NOTHING if twin.drained and twin.reason == wanted.reason else Step(drain=wanted.reason)
+    if not (twin.drained and twin.reason == wanted.reason):
+        return Step(drain=wanted.reason)
+    # At the ceiling a drained twin lets jobs that name it, or that are larger than what it lent
+    # last, wait for it; at a lower count Slurm refuses them at submission.
+    most = memory.ceiling or memory.highest
+    if not twin.used and twin.count < most:
+        return Step(count=most)
+    return NOTHING
 
 
 def _resume(twin: Twin, wanted: Wanted) -> Step:

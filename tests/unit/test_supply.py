@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from db.wire.messages import Gpu
 from slurm_plugin.cluster.interface import Twin
 from slurm_plugin.supply import (
+    NOTHING,
     REASON_NOTHING,
     REASON_OFF,
     REASON_SILENT,
@@ -79,6 +80,17 @@ def test_nothing_to_lend_drains_once_and_leaves_the_count() -> None:
     assert not step(twin(6, 0, "DRAIN", reason=REASON_NOTHING), 0).changes
     # The reason follows, where it is ours.
     assert step(twin(6, 0, "DRAIN", reason=REASON_SILENT), 0) == Step(drain=REASON_NOTHING)
+
+
+def test_a_twin_drained_at_a_low_count_is_put_back_to_its_ceiling_once_nothing_is_in_use() -> None:
+    memory = TwinMemory(highest=CEILING)
+    low = (2, "DRAIN", REASON_NOTHING)
+    assert step(twin(low[0], 1, low[1], reason=low[2]), 0, memory) == NOTHING
+    assert step(twin(low[0], 0, low[1], reason=low[2]), 0, memory) == Step(count=CEILING)
+    assert step(twin(CEILING, 0, low[1], reason=low[2]), 0, memory) == NOTHING
+    # What its slurmd offers less than slurm.conf is the ceiling then.
+    lower = TwinMemory(highest=CEILING, ceiling=CEILING - 4)
+    assert step(twin(low[0], 0, low[1], reason=low[2]), 0, lower) == Step(count=CEILING - 4)
 
 
 def test_something_to_lend_sets_the_count_and_resumes_in_one_step() -> None:
