@@ -23,8 +23,12 @@ from agent.shared_memory import SharedMemory
 
 @dataclass
 class Training:
-    """A training process with its board. `sections`: GPU UUID -> index into the board's gpus[]."""
+    """A training process with its board. `sections`: GPU UUID -> index into the board's gpus[].
 
+    `board_id` is what the agent gave out: the one in the board is its process's to overwrite.
+    """
+
+    board_id: int
     memory: SharedMemory[TrainingBoard]
     process: WatchedProcess
     job: JobOfProcess
@@ -34,10 +38,6 @@ class Training:
     attached_ns: int = field(default_factory=now_ns)
     drained: int = 0  # bubble records read so far
     shut_told: bool = False
-
-    @property
-    def board_id(self) -> int:
-        return int(self.memory.view.head.board_id)
 
     @property
     def gpus(self) -> set[str]:
@@ -50,7 +50,8 @@ class Training:
         if count == len(self.sections):
             return False
         known = len(self.sections)
-        for index in range(count):
+        # What a section was first read as stands: a board that goes on changing grows nothing.
+        for index in set(range(count)) - set(self.sections.values()):
             uuid = view.gpus[index].uuid.decode(errors="replace")
             if uuid:
                 self.sections.setdefault(uuid, index)
@@ -59,19 +60,24 @@ class Training:
 
 @dataclass
 class Fill:
-    """A process of a fill job with its board; `gpu` is the one that its job was given."""
+    """A process of a fill job with its board; `gpu` is the one that its job was given.
 
+    `host_job_id` is the job beside which it was admitted there, at `admitted_ns`; `gpu_time_ns`
+    and `intrusion_ns` sum what its uses claimed so far.
+    """
+
+    board_id: int
     memory: SharedMemory[FillBoard]
     process: WatchedProcess
     job: JobOfProcess
     connection: Connection | None
     gpu: str
+    host_job_id: int | None
+    admitted_ns: int
     drained: int = 0  # use records read so far
     lost: int = 0  # use records overwritten before they were read
-
-    @property
-    def board_id(self) -> int:
-        return int(self.memory.view.head.board_id)
+    gpu_time_ns: int = 0
+    intrusion_ns: int = 0
 
 
 def memory_by_boards(fills: list[Fill], uuid: str) -> dict[int, int]:
@@ -106,24 +112,27 @@ class BoardIds(Protocol):
     def new_board_id(self) -> int:
         """An id that no board has."""
 
-    def has_board(self, board_id: int) -> bool:
-        """Whether an attached board has this id."""
+    def may_keep(self, board_id: int) -> bool:
+        """Whether this id was given out once and no attached board has it."""
 
 
 def adopt_training_board(
     descriptor: int, process_id: int, ids: BoardIds
-) -> SharedMemory[TrainingBoard]:
-    """The board a process kept over a restart of the agent. Raises SharedMemoryError."""
+) -> tuple[int, SharedMemory[TrainingBoard]]:
+    """The board a process kept over a restart of the agent, and its id from now on.
+
+    Raises SharedMemoryError.
+    """
     memory = SharedMemory.adopt(TrainingBoard, descriptor, MAGIC_TRAINING, LAYOUT_VERSION)
-    _adopt_head(memory.view.head, process_id, ids)
-    return memory
+    return _adopt_head(memory.view.head, process_id, ids), memory
 
 
-def adopt_fill_board(descriptor: int, process_id: int, ids: BoardIds) -> SharedMemory[FillBoard]:
+def adopt_fill_board(
+    descriptor: int, process_id: int, ids: BoardIds
+) -> tuple[int, SharedMemory[FillBoard]]:
     """As adopt_training_board, for a fill's process."""
     memory = SharedMemory.adopt(FillBoard, descriptor, MAGIC_FILL, LAYOUT_VERSION)
-    _adopt_head(memory.view.head, process_id, ids)
-    return memory
+    return _adopt_head(memory.view.head, process_id, ids), memory
 
 
 def drained_before(head: int, low_bits: int, entries: int) -> int:
@@ -135,11 +144,14 @@ def drained_before(head: int, low_bits: int, entries: int) -> int:
     return head - pending if pending <= entries else head
 
 
-def _adopt_head(head: BoardHead, process_id: int, ids: BoardIds) -> None:
+def _adopt_head(head: BoardHead, process_id: int, ids: BoardIds) -> int:
     # Records of uses name the board by its id: it is kept, unless a process made one up.
-    if head.board_id == 0 or ids.has_board(head.board_id):
-        head.board_id = ids.new_board_id()
+    board_id = int(head.board_id)
+    if not ids.may_keep(board_id):
+        board_id = ids.new_board_id()
+    head.board_id = board_id
     head.process_id = process_id
+    return board_id
 
 
 def _write_head(head: BoardHead, magic: int, size: int, board_id: int, process_id: int) -> None:

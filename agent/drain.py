@@ -129,7 +129,8 @@ class Drain:
 
     def _uses(self, fill: Fill, data: bytes, now: int) -> None:
         """Turns use records into ledger text and sums; thousands a second, so plain and bulky."""
-        oldest, utc_ns = now - _LONGEST_NS, self._node.clock.utc_us(0) * 1000
+        oldest = max(now - _LONGEST_NS, fill.admitted_ns)
+        utc_ns = self._node.clock.utc_us(0) * 1000
         sources: dict[tuple[int, int], _Source | None] = {}
         texts: list[str] = []
         for use in _USE.iter_unpack(data):
@@ -143,7 +144,12 @@ class Drain:
             last = min(max(last, first), now)
             begin = begin if oldest < begin <= first else first
             length = (end if begin < end <= now else last) - begin
-            gpu_time, intrusion = min(gpu_time, _LONGEST_NS), min(intrusion, _LONGEST_NS)
+            # Nobody can use a GPU, or delay a training on it, for longer than he was there.
+            there = now - fill.admitted_ns
+            gpu_time = min(gpu_time, now - first, there - fill.gpu_time_ns)
+            intrusion = min(intrusion, now - first, there - fill.intrusion_ns)
+            fill.gpu_time_ns += gpu_time
+            fill.intrusion_ns += intrusion
             source.uses += 1
             source.gpu_time_ns += gpu_time
             source.intrusion_ns += intrusion
@@ -162,9 +168,14 @@ class Drain:
                 self._count(fill, source, now)
 
     def _source(self, fill: Fill, board: int, gpu: int) -> _Source | None:
-        """Whose bubbles these uses are of; None when no host job can be named."""
-        uuid = self._gpu_of(fill, gpu)
-        job_id, step = self._host_of(board, uuid)
+        """Whose bubbles these uses are of; None when there is nobody whose they may be.
+
+        A fill was let onto one GPU beside one host job: whatever it writes is booked there.
+        """
+        uuid = fill.gpu
+        if self._names_another_gpu(fill, gpu):
+            return None
+        job_id, step = self._host_of(fill, board)
         if job_id == 0:
             return None
         prefix = (
@@ -190,20 +201,22 @@ class Drain:
         )
 
     @staticmethod
-    def _gpu_of(fill: Fill, index: int) -> str:
-        if 0 <= index < MAX_GPUS:
-            uuid = fill.memory.view.gpus[index].uuid.decode(errors="replace")
-            if uuid:
-                return str(uuid)
-        return fill.gpu
+    def _names_another_gpu(fill: Fill, index: int) -> bool:
+        if not 0 <= index < MAX_GPUS:
+            return True
+        uuid = fill.memory.view.gpus[index].uuid
+        return uuid not in (b"", fill.gpu.encode())
 
-    def _host_of(self, board_id: int, uuid: str) -> tuple[int, str]:
-        """Host job and step of a board that a fill names; where it is none, the GPU's holder."""
+    def _host_of(self, fill: Fill, board_id: int) -> tuple[int, str]:
+        """Host job and step of a board that a fill names; where it is not its host's, only the job.
+
+        With the setting ignore_training a fill may have no host: then any board is as good.
+        """
         known = self._hosts_of_boards.get(board_id)
-        if known is not None:
+        if known is not None and fill.host_job_id in (None, known[0]):
             return known
-        host = self._node.jobs.host_of(uuid)
-        return (host.job_id, "") if host else (0, "")
+        host = self._node.jobs.host_of(fill.gpu)
+        return (fill.host_job_id or (host.job_id if host else 0), "")
 
     def _remember(self, training: Training) -> None:
         board_id = training.board_id

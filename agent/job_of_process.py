@@ -105,13 +105,17 @@ class JobFinder:
             if not entry.name.isdigit():
                 continue
             job = self.job_of(int(entry.name))
-            if job is not None and self._command(entry) != "slurmstepd":
+            if job is not None and not self._is_slurmstepd(entry):
                 found.setdefault(job.job_id, []).append(int(entry.name))
         return found
 
     @staticmethod
-    def _command(entry: Path) -> str:
+    def _is_slurmstepd(entry: Path) -> bool:
+        """Slurm's own runs as root; any process may give itself its name."""
         try:
-            return (entry / "comm").read_text().strip()
-        except OSError:
-            return ""
+            lines = (entry / "status").read_text().splitlines()
+            return lines[0] == "Name:\tslurmstepd" and any(
+                line.split()[:2] == ["Uid:", "0"] for line in lines
+            )
+        except (OSError, IndexError):
+            return False

@@ -62,13 +62,20 @@ class Node:
         self._next_board_id += 1
         return self._next_board_id
 
-    def has_board(self, board_id: int) -> bool:
-        return board_id in self.trainings or board_id in self.fills
+    def may_keep(self, board_id: int) -> bool:
+        """Whether a board that a process kept may have this id: given out once, and free."""
+        taken = board_id in self.trainings or board_id in self.fills
+        return 0 < board_id <= self._next_board_id and not taken
 
     # Views
 
     def trainings_on(self, gpu: str) -> list[Training]:
-        return [each for each in self.trainings.values() if gpu in each.gpus]
+        return [each for each in self.trainings.values() if self._stands_on(each, gpu)]
+
+    def _stands_on(self, training: Training, gpu: str) -> bool:
+        """Whether a board counts on a GPU: its process says so, and no other job holds the GPU."""
+        holder = self.jobs.host_of(gpu) if gpu in training.gpus else None
+        return gpu in training.gpus and (holder is None or holder.job_id == training.job.job_id)
 
     def fills_on(self, gpu: str) -> list[Fill]:
         return [each for each in self.fills.values() if each.gpu == gpu]
@@ -225,8 +232,9 @@ class Node:
         for uuid in training.gpus - before:
             if uuid not in self.gpus:
                 log.warning("board %d names a GPU that is not here: %s", training.board_id, uuid)
-            for fill in self.fills_on(uuid):
-                self.push_board(fill, training)
+            if self._stands_on(training, uuid):
+                for fill in self.fills_on(uuid):
+                    self.push_board(fill, training)
 
     def _read_ready(self, gpu: Gpu) -> bool:
         now = now_ns()

@@ -16,6 +16,7 @@ from agent.attachments import (
     new_training_board,
 )
 from agent.board import BUBBLE_RING, USE_RING
+from agent.clock import now_ns
 from agent.drain import Drain
 from agent.job_of_process import JobFinder, JobOfProcess
 from agent.jobs import FillJob, HostJob
@@ -91,13 +92,12 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
-        memory = (
-            adopt_training_board(kept, process.process_id, node)
-            if kept >= 0
-            else new_training_board(node.new_board_id(), process.process_id)
-        )
-        board_id = int(memory.view.head.board_id)
-        training = Training(memory, self._watch(process), job, connection)
+        if kept >= 0:
+            board_id, memory = adopt_training_board(kept, process.process_id, node)
+        else:
+            board_id = node.new_board_id()
+            memory = new_training_board(board_id, process.process_id)
+        training = Training(board_id, memory, self._watch(process), job, connection)
         training.drained = drained_before(
             int(memory.view.bubble_head), int(memory.view.drained), BUBBLE_RING
         )
@@ -114,13 +114,21 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
-        memory = (
-            adopt_fill_board(kept, process.process_id, node)
-            if kept >= 0
-            else new_fill_board(node.new_board_id(), process.process_id)
+        if kept >= 0:
+            board_id, memory = adopt_fill_board(kept, process.process_id, node)
+        else:
+            board_id = node.new_board_id()
+            memory = new_fill_board(board_id, process.process_id)
+        attached = Fill(
+            board_id,
+            memory,
+            self._watch(process),
+            job,
+            connection,
+            fill.gpu,
+            fill.host_job_id,
+            now_ns() - max(0, node.clock.now_us() - fill.admitted_at_us) * 1000,
         )
-        board_id = int(memory.view.head.board_id)
-        attached = Fill(memory, self._watch(process), job, connection, fill.gpu)
         attached.drained = drained_before(
             int(memory.view.use_head), int(memory.view.drained), USE_RING
         )

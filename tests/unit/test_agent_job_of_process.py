@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,18 @@ def test_process_that_is_gone_has_no_job() -> None:
     finder = JobFinder()
     assert finder.job_of(2**22 + 1) is None
     assert finder.job_of(os.getpid()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "user_id", "counts"),
+    [("slurmstepd", 0, False), ("slurmstepd", 1001, True), ("python3", 0, True)],
+)
+def test_no_user_hides_a_process_by_slurms_own_name(
+    tmp_path: Path, name: str, user_id: int, counts: bool
+) -> None:
+    process = tmp_path / "77"
+    process.mkdir()
+    (process / "cgroup").write_text(V1.format(path="/slurm_n1/uid_1001/job_12/step_0"))
+    (process / "status").write_text(f"Name:\t{name}\nUid:\t{user_id}\t0\t0\t0\n")
+    found = JobFinder(proc=tmp_path).processes_of_jobs()
+    assert found == ({12: [77]} if counts else {})
