@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from agent import VERSION
+from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.devices import Devices
 from agent.drain import Drain
@@ -50,7 +51,8 @@ class Agent:
         self._restarted = self.state.load()
         self.spool = Spool(settings.spool_dir, settings.spool_max_bytes)
         self.windows = Windows(self.node, now_ns())
-        self._drain = Drain(self.node, self.windows)
+        self._calibrator = Calibrator(self.node)
+        self._drain = Drain(self.node, self.windows, self._calibrator)
         self._finder = JobFinder(
             environment_socket=settings.socket_path if settings.job_from_environment else ""
         )
@@ -165,6 +167,7 @@ class Agent:
         self._heartbeat.alive()
         window = self.windows.began_ns
         self._drain.all()
+        self._calibrator.tick(now_ns())
         changed = self.node.read_boards()
         changed |= self._control_budgets()
         if changed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.attachments import Fill, Training
 from agent.board import (
@@ -21,6 +21,7 @@ from agent.board import (
     Use,
 )
 from agent.bubbles import BubblesOfBoard
+from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.node import Node
 from agent.rings import Ring
@@ -52,14 +53,16 @@ class _Source:
     gpu_time_ns: int = 0
     intrusion_ns: int = 0
     kernels: int = 0
+    times: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Drain:
     """Reads every board a few times a second. Main thread only."""
 
-    def __init__(self, node: Node, windows: Windows) -> None:
+    def __init__(self, node: Node, windows: Windows, calibrator: Calibrator) -> None:
         self._node = node
         self._windows = windows
+        self._calibrator = calibrator
         # Host boards by id, kept for uses that come in after the process has ended.
         self._hosts_of_boards: OrderedDict[int, tuple[int, str]] = OrderedDict()
 
@@ -84,14 +87,16 @@ class Drain:
             training.memory.raw, lambda: int(view.bubble_head), training.drained
         )
         view.drained = training.drained & _LOW_BITS
-        by_index: dict[int, list[tuple[int, int]]] = {}
+        by_index: dict[int, list[tuple[int, int, int]]] = {}
         now = now_ns()
-        for _, begin, end, gpu, _ in _BUBBLE.iter_unpack(data):
+        for _, begin, end, launches, gpu, _ in _BUBBLE.iter_unpack(data):
             if begin < end <= now:
-                by_index.setdefault(gpu, []).append((begin, end))
+                by_index.setdefault(gpu, []).append((begin, end, launches))
         for uuid, index in training.sections.items():
             bubbles = self._windows.bubbles_of(uuid, training.board_id, training.attached_ns)
-            bubbles.ended += by_index.get(index, ())
+            ended = by_index.get(index, ())
+            bubbles.ended += ((begin, end) for begin, end, _ in ended)
+            self._calibrator.bubbles(training, uuid, ended, lost=lost > 0)
             self._read_open(training, index, bubbles, now)
         if lost:
             self._windows.lost_bubbles += lost
@@ -151,6 +156,7 @@ class Drain:
             fill.gpu_time_ns += gpu_time
             fill.intrusion_ns += intrusion
             source.uses += 1
+            source.times.append((first, last))
             source.gpu_time_ns += gpu_time
             source.intrusion_ns += intrusion
             source.kernels += kernels
@@ -185,6 +191,7 @@ class Drain:
         return _Source(uuid, job_id, prefix)
 
     def _count(self, fill: Fill, source: _Source, now: int) -> None:
+        self._calibrator.uses(source.gpu, source.times)
         host = self._node.jobs.hosts.get(source.host_job_id)
         if host is not None:
             host.intrusion_us += source.intrusion_ns / 1000

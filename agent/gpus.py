@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from agent.nvml import Device
 from agent.policy import Policy
+from agent.stretches import GpuTimes
 from agent.turns import Turns
 
 
@@ -24,6 +25,8 @@ class Gpu:
     ready_ns: dict[int, int] = field(default_factory=dict)  # training board id -> ready since
     bubble_share: float = 0.0  # recent
     turns: Turns = field(default_factory=Turns)
+    times: GpuTimes = field(default_factory=GpuTimes)
+    slowed_by: dict[str, int] = field(default_factory=dict)  # what held its clock down, last seen
 
     @property
     def uuid(self) -> str:

@@ -37,6 +37,7 @@ class Scan:
     began_ns: int
     free_bytes: int = 0
     processes: tuple[GpuProcess, ...] = ()
+    slowed_by: tuple[str, ...] = ()
     fault: str = ""
 
 
@@ -44,7 +45,8 @@ def scan(queries: GpuQueries, uuid: str) -> Scan:
     """Asks NVML about one GPU; never raises."""
     began = now_ns()
     try:
-        return Scan(uuid, began, queries.free_bytes(uuid), tuple(queries.processes(uuid)))
+        free_bytes, processes = queries.free_bytes(uuid), tuple(queries.processes(uuid))
+        return Scan(uuid, began, free_bytes, processes, queries.slowed_by(uuid))
     except GpuError as error:
         return Scan(uuid, began, fault=f"{'off the bus: ' if error.lost else ''}{error}")
     except Exception as error:
@@ -82,6 +84,7 @@ class Guard:
             return before != (gpu.fault, gpu.unknown)
         gpu.free_bytes = found.free_bytes
         gpu.scanned_ns = found.began_ns
+        gpu.slowed_by.update(dict.fromkeys(found.slowed_by, found.began_ns))
         gpu.processes = frozenset(each.process_id for each in found.processes)
         if self._node.settings.guard:
             gpu.unknown, by_nvml = self._sort(gpu, found)

@@ -25,6 +25,8 @@ class HostJob:
     intrusion_us: float = 0.0
     bubble_us: float = 0.0
     filled_us: float = 0.0
+    calibrated_us: float = 0.0
+    calibrated_slowdown: float | None = None  # of its time; None: not known yet
     ended_at_us: int | None = None
 
     def record(self) -> HostJobRecord:
@@ -43,6 +45,7 @@ class HostJob:
             intrusion_us=round(self.intrusion_us),
             bubble_us=round(self.bubble_us),
             filled_us=round(self.filled_us),
+            calibrated_slowdown=self.calibrated_slowdown,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from agent.admission import Candidate, Room, room, slots, slots_held, warm
 from agent.attachments import Fill, Training
 from agent.board import Closed, Shut
 from agent.budget import Budget
+from agent.calibration import JobCalibration
 from agent.clock import UtcClock, now_ns
 from agent.gpus import Gpu
 from agent.jobs import FillJob, HostJob, Jobs
@@ -41,6 +42,8 @@ class Node:
         self.trainings: dict[int, Training] = {}  # by board id
         self.fills: dict[int, Fill] = {}  # by board id
         self.budgets: dict[int, Budget] = {}  # by host job
+        self.calibrations: dict[int, JobCalibration] = {}  # by host job
+        self.held_out: set[int] = set()  # host jobs whose fills are held out just now
         self.requeue: set[int] = set()  # evicted fills the controller has not dealt with
         self.off_here = False  # `off` on this node's socket
         self.off_wanted = False  # `off` by the controller
@@ -136,6 +139,9 @@ class Node:
         ]
         if sum(verdict.closed == Closed.OPEN for verdict in verdicts) > 1:
             verdicts = self._leave_out_idle(gpu, verdicts)
+        opens = any(verdict.closed == Closed.OPEN for verdict in verdicts)
+        if opens:
+            gpu.times.may_open(now_ns())
         # Shut before the boards change, open after: a gate never sees more than is true.
         if any(verdict.closed != Closed.OPEN for verdict in verdicts) or not verdicts:
             gpu.policy.write_fills(verdicts)
@@ -143,6 +149,8 @@ class Node:
         gpu.policy.write_boards([each.board_id for each in trainings], gpu.unknown)
         gpu.policy.write_tuning(self._tuning(host))
         gpu.policy.write_fills(verdicts)
+        if not opens:
+            gpu.times.shut(now_ns())
         for training in trainings:
             training.memory.view.fill_present = any(self.fills_on(each) for each in training.gpus)
 
@@ -151,6 +159,8 @@ class Node:
             return Closed.OFF
         if gpu.fault:
             return Closed.UNKNOWN
+        if host is not None and host.job_id in self.held_out:
+            return Closed.CALIBRATION
         if self.settings.ignore_training:
             return Closed.OPEN
         if host is None or host.mode != HostMode.ON or not self.trainings_on(gpu.uuid):

@@ -8,6 +8,15 @@ from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
+# Bits of nvmlDeviceGetCurrentClocksThrottleReasons that a busy GPU may raise (nvml.h).
+_SLOWED_BY = {
+    0x04: "its power cap",
+    0x08: "a hardware slowdown",
+    0x20: "its temperature",
+    0x40: "its temperature",
+    0x80: "a power brake",
+}
+
 
 class GpuError(Exception):
     """NVML has no answer for a GPU; `lost` when it is off the bus."""
@@ -47,6 +56,9 @@ class GpuQueries(Protocol):
 
     def processes(self, uuid: str) -> list[GpuProcess]:
         """Processes with a context on a GPU. Raises GpuError."""
+
+    def slowed_by(self, uuid: str) -> tuple[str, ...]:
+        """What holds the GPU's clock down just now; nothing where that can't be told."""
 
 
 class Nvml:
@@ -89,6 +101,13 @@ class Nvml:
             GpuProcess(int(row.pid), None if row.usedGpuMemory is None else int(row.usedGpuMemory))
             for row in rows
         ]
+
+    def slowed_by(self, uuid: str) -> tuple[str, ...]:
+        try:
+            bits = int(self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._handles[uuid]))
+        except GpuError:
+            return ()
+        return tuple(sorted({reason for bit, reason in _SLOWED_BY.items() if bits & bit}))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:

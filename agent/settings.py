@@ -152,6 +152,19 @@ class AgentSettings(BaseSettings):
         default=True,
         description="bench only when false: intrusion is measured, never acted upon",
     )
+    calibration_fraction: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="part of the time in which fills are held out to measure what they cost the "
+        "training; more in the first seconds; 0: never",
+    )
+    calibration_hold_s: float = Field(
+        default=0.5,
+        ge=0.1,
+        le=10,
+        description="length of one hold-out, in seconds; doubled for long iterations",
+    )
     # Watching
     heartbeat_ms: int = Field(default=50, ge=10, le=200, description="heartbeat's period, in ms")
     drain_interval_s: float = Field(

@@ -203,6 +203,7 @@ class SlurmVerbs:
         self._drain.flush()
         del node.jobs.hosts[host.job_id]
         node.budgets.pop(host.job_id, None)
+        node.calibrations.pop(host.job_id, None)
         host.ended_at_us = node.clock.now_us()
         node.ledger.add(host.record())
         text = f"host job {host.job_id}: {reason}"

@@ -13,6 +13,8 @@ from agent.spool import write_atomically
 
 log = logging.getLogger(__name__)
 
+_SUMS = ("intrusion_us", "bubble_us", "filled_us", "calibrated_us", "calibrated_slowdown")
+
 
 class StateFile:
     """Writes the node's state when it differs from what was written last."""
@@ -51,7 +53,7 @@ class StateFile:
 
     def _text(self, *, sums: bool) -> str:
         node = self._node
-        without = {} if sums else {"intrusion_us": 0.0, "bubble_us": 0.0, "filled_us": 0.0}
+        without = {} if sums else dict.fromkeys(_SUMS, 0.0)
         hosts = [{**host.to_json(), **without} for host in node.jobs.hosts.values()]
         return json.dumps(
             {

@@ -62,6 +62,8 @@ class HostJobRecord(Message):
     intrusion_us: int = 0  # so far
     bubble_us: int = 0  # so far, all bubbles of >= 100 us, over its GPUs
     filled_us: int = 0  # GPU time of fill in them, so far
+    # What fill cost it by comparison with stretches without fill, of wall time; None: not known.
+    calibrated_slowdown: float | None = None
 
 
 class FillJobRecord(Message):

@@ -41,6 +41,7 @@ class FakeGpus:
         self.count = count
         self.free = {uuid_of(minor): 20 * GIB for minor in range(count)}
         self.on_gpu: dict[str, list[GpuProcess]] = {uuid_of(minor): [] for minor in range(count)}
+        self.slow: dict[str, tuple[str, ...]] = {}
         self.fault: GpuError | None = None
 
     def devices(self) -> list[Device]:
@@ -53,6 +54,9 @@ class FakeGpus:
 
     def processes(self, uuid: str) -> list[GpuProcess]:
         return list(self.on_gpu[uuid])
+
+    def slowed_by(self, uuid: str) -> tuple[str, ...]:
+        return self.slow.get(uuid, ())
 
 
 def settings_for(folder: Path, **given: Any) -> AgentSettings:
