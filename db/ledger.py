@@ -92,6 +92,7 @@ class NodeLedger:
             "intrusion_us": record.intrusion_us,
             "bubble_us": record.bubble_us,
             "filled_us": record.filled_us,
+            "calibrated_slowdown": record.calibrated_slowdown,
         }
         self._upsert(HostJob, key, values)
 

@@ -79,6 +79,7 @@ class HostJob(Base):
     intrusion_us: Mapped[int] = mapped_column(default=0)
     bubble_us: Mapped[int] = mapped_column(default=0)
     filled_us: Mapped[int] = mapped_column(default=0)
+    calibrated_slowdown: Mapped[float | None]  # of its wall time; None: not known yet
     __table_args__ = (UniqueConstraint("node_id", "slurm_job_id", "started_at_us"),)
 
 

@@ -25,6 +25,7 @@ from db.queries.whole_jobs import (
     HostJobWhole,
     fill_jobs_beside,
     job_timeline,
+    largest_slowdown,
     whole_fill_jobs,
     whole_host_jobs,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "gpus_now",
     "host_jobs",
     "job_timeline",
+    "largest_slowdown",
     "ledger_begins_at_us",
     "timeline",
     "totals",

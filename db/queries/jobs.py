@@ -43,6 +43,7 @@ class HostJobRow:
     bubble_us: int  # over its GPUs
     filled_us: int
     intrusion_us: int
+    calibrated_slowdown: float | None  # what fill cost by comparison; None: not known yet
 
     @property
     def bubble_share(self) -> float | None:
@@ -87,6 +88,7 @@ def _host_row(job: HostJob, node: str, now_us: int) -> HostJobRow:
         bubble_us=job.bubble_us,
         filled_us=job.filled_us,
         intrusion_us=job.intrusion_us,
+        calibrated_slowdown=job.calibrated_slowdown,
     )
 
 

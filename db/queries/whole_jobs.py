@@ -39,6 +39,7 @@ class HostJobWhole:
     bubble_us: int
     filled_us: int
     intrusion_us: int
+    calibrated_slowdown: float | None  # the most on any of its nodes; None: not known yet
 
     @property
     def bubble_share(self) -> float | None:
@@ -105,9 +106,16 @@ def whole_host_jobs(rows: Iterable[HostJobRow]) -> list[HostJobWhole]:
             bubble_us=sum(part.bubble_us for part in parts),
             filled_us=sum(part.filled_us for part in parts),
             intrusion_us=sum(part.intrusion_us for part in parts),
+            calibrated_slowdown=largest_slowdown(parts),
         )
         for job_id, parts in groups.items()
     ]
+
+
+def largest_slowdown(parts: Iterable[HostJobRow]) -> float | None:
+    """Of a job with parts on several nodes, which wait for each other; None: not known yet."""
+    known = [each.calibrated_slowdown for each in parts if each.calibrated_slowdown is not None]
+    return max(known, default=None)
 
 
 def whole_fill_jobs(rows: Iterable[FillStart], *, now_us: int) -> list[FillJobWhole]:

@@ -14,7 +14,17 @@ from slurm_plugin.cli.console import make_console, print_json
 from slurm_plugin.cli.filters import JOB, Name, check_span, json_option, now_us, time_options
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
-from slurm_plugin.cli.tables import Column, cost, length, memory, moment, print_table, share
+from slurm_plugin.cli.tables import (
+    NOTHING,
+    Column,
+    cost,
+    length,
+    memory,
+    moment,
+    print_table,
+    share,
+    slowdown,
+)
 
 HOST_COLUMNS = (
     Column("HOST JOB", right=True),
@@ -28,6 +38,7 @@ HOST_COLUMNS = (
     Column("BUBBLES", rank=2, right=True),
     Column("FILLED", right=True),
     Column("INTRUSION", rank=1, right=True),
+    Column("SLOWDOWN", rank=2, right=True),
     Column("BUDGET", rank=4, right=True),
 )
 FILL_COLUMNS = (
@@ -69,7 +80,8 @@ def jobs(
     """Host jobs (training that lends) and fill jobs (inference in bubbles), newest first.
 
     INTRUSION is how long ready training work waited for fill: of GPU wall time for a host job, in
-    all for a fill job.
+    all for a fill job. SLOWDOWN is what fill costs the training in all, clock and caches included:
+    measured by comparing its stretches with fill and, in random hold-outs, without.
     """
     check_span(since, until)
     which = JobFilter(
@@ -117,6 +129,7 @@ def _host_row(job: HostJobWhole) -> tuple[str, ...]:
         share(job.bubble_share),
         share(job.filled_share),
         cost(job.intrusion_fraction),
+        slowdown(job.calibrated_slowdown) if job.mode == "on" else NOTHING,
         share(job.slowdown_budget),
     )
 

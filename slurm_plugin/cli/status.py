@@ -13,7 +13,16 @@ from slurm_plugin.cli.console import make_console, print_json
 from slurm_plugin.cli.filters import Name, json_option, now_us
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
-from slurm_plugin.cli.tables import NOTHING, Column, cost, length, memory, print_table, share
+from slurm_plugin.cli.tables import (
+    NOTHING,
+    Column,
+    cost,
+    length,
+    memory,
+    print_table,
+    share,
+    slowdown,
+)
 
 SILENT_US = 60_000_000  # an agent's report is written about every ten seconds
 
@@ -28,6 +37,7 @@ COLUMNS = (
     Column("BUBBLES", rank=1, right=True),
     Column("FILLED", right=True),
     Column("INTRUSION", rank=4, right=True),
+    Column("SLOWDOWN", rank=4, right=True),
     Column("NOTE", rank=2, wrap=True),
 )
 
@@ -43,7 +53,8 @@ def status(settings: CliSettings, node: str | None, minutes: int, as_json: bool)
     """Each GPU now: who trains, what is lent, which fills run, how much of its bubbles they use.
 
     BUBBLES is the share of time without training compute, FILLED the part of it that fills used,
-    INTRUSION how long ready training work waited for fill, all over the last minutes.
+    INTRUSION how long ready training work waited for fill, all over the last minutes. SLOWDOWN is
+    what fill has cost the training in all, measured against hold-outs, since the training began.
     """
     now = now_us()
     with ledger(settings) as session:
@@ -92,6 +103,7 @@ def _row(gpu: GpuNow, now: int) -> tuple[str, ...]:
         share(gpu.recent.bubble_share),
         share(gpu.recent.filled_share),
         cost(gpu.recent.intrusion_fraction),
+        slowdown(gpu.host_slowdown) if gpu.host_mode == "on" else NOTHING,
         _note(gpu, now),
     )
 

@@ -87,6 +87,11 @@ def cost(value: float | None) -> str:
     return share(value, 3 if value is not None and value < 0.001 else 2)
 
 
+def slowdown(value: float | None) -> str:
+    """A measured slowdown: it takes a while until one is known."""
+    return "not known yet" if value is None else cost(value)
+
+
 def length(us: float) -> str:
     """A length of time in the unit that suits it."""
     if us < 1000:

@@ -94,12 +94,14 @@ def host_comment(rows: list[queries.HostJobRow]) -> str:
     bubble_us = sum(row.bubble_us for row in rows)
     if not rows:
         return ""
+    slowdown = queries.largest_slowdown(rows)
     figures = {
         "role": "host",
         "mode": rows[0].mode,
         "bubble_share": _ratio(bubble_us, gpu_us),
         "filled_share": _ratio(sum(row.filled_us for row in rows), bubble_us),
         "intrusion": _ratio(sum(row.intrusion_us for row in rows), gpu_us, digits=6),
+        "slowdown": None if slowdown is None else round(slowdown, 6),
     }
     return json.dumps({"sfill": figures}, separators=(",", ":"))
 

@@ -202,11 +202,11 @@ def _window_rows(
 def _add_jobs(session: Session, began: int, third: int, sums: dict[int, list[float]]) -> None:
     hosts = (
         # job, node, user, mode, reason, GPU minors, start, end
-        (101, 1, "sfilluser1", "on", "asked by the job", (0, 1), began, None),
-        (102, 2, "sfilluser2", "observe", "site default", (2,), began + third // 2, None),
-        (103, 2, "sfilluser1", "on", "asked by the job", (3,), began, began + 2 * third),
+        (101, 1, "sfilluser1", "on", "asked by the job", (0, 1), began, None, 0.0042),
+        (102, 2, "sfilluser2", "observe", "site default", (2,), began + third // 2, None, None),
+        (103, 2, "sfilluser1", "on", "asked by the job", (3,), began, began + 2 * third, None),
     )
-    for job, node, user, mode, reason, minors, start, end in hosts:
+    for job, node, user, mode, reason, minors, start, end, slowdown in hosts:
         bubble, filled, intrusion = sums[job]
         session.add(
             HostJob(
@@ -224,6 +224,7 @@ def _add_jobs(session: Session, began: int, third: int, sums: dict[int, list[flo
                 intrusion_us=int(intrusion),
                 bubble_us=int(bubble),
                 filled_us=int(filled),
+                calibrated_slowdown=slowdown,
             )
         )
     evicted = began + 2 * third

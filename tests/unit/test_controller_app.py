@@ -218,7 +218,12 @@ def test_health_and_metrics_say_what_is_lent(bench: Bench) -> None:
 
 def test_ended_jobs_get_their_figures_as_a_comment(bench: Bench) -> None:
     ended = fill_job(ended_at_us=1_900_000_000_000_000, end_reason="done")
-    host = host_job(ended_at_us=1_900_000_000_000_000, bubble_us=40_000_000, filled_us=10_000_000)
+    host = host_job(
+        ended_at_us=1_900_000_000_000_000,
+        bubble_us=40_000_000,
+        filled_us=10_000_000,
+        calibrated_slowdown=0.004,
+    )
     bench.answer(report(1, [host, ended]))
     comments = bench.controller.comments
     comments.step()
@@ -226,7 +231,8 @@ def test_ended_jobs_get_their_figures_as_a_comment(bench: Bench) -> None:
     comments._waiting = dict.fromkeys(comments._waiting, (0.0, 0))
     comments.step()
     assert bench.slurm.comments[10] == (
-        '{"sfill":{"role":"host","mode":"on","bubble_share":0.4,"filled_share":0.25,"intrusion":0.0}}'
+        '{"sfill":{"role":"host","mode":"on","bubble_share":0.4,"filled_share":0.25,'
+        '"intrusion":0.0,"slowdown":0.004}}'
     )
     assert '"role":"fill","starts":1' in bench.slurm.comments[20]
     comments.step()

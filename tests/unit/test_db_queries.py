@@ -130,6 +130,7 @@ def test_host_jobs_come_with_their_figures(database: Database) -> None:
     assert job.bubble_share == pytest.approx(0.4)
     assert job.filled_share == pytest.approx(0.25)
     assert job.intrusion_fraction == pytest.approx(0.002)
+    assert job.calibrated_slowdown is None
 
 
 def test_each_start_of_a_fill_job_has_its_own_figures(database: Database) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select
 
 from db.engine import Database, DatabaseError
-from db.models import Base, Setting
+from db.models import Base, HostJob, Setting
 from db.schema import current_revision, newest_revision, require_current, upgrade
 from tests.unit.database_servers import database, mariadb_url, postgresql_url
 
@@ -30,6 +31,27 @@ def test_upgrading_again_changes_nothing(database: Database) -> None:
     upgrade(database)
     with database.reading() as session:
         assert session.get_one(Setting, "off").value == "1"
+
+
+def test_a_database_of_the_first_version_keeps_its_jobs(tmp_path: Path) -> None:
+    opened = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    upgrade(opened)
+    with opened.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE host_jobs DROP COLUMN calibrated_slowdown")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num='0001'")
+        connection.exec_driver_sql(
+            "INSERT INTO nodes VALUES (1, 'n1', 'f1', '', '', 0, 0)",
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO host_jobs (node_id, slurm_job_id, user, account, mode, mode_reason, gpus,"
+            " slowdown_budget, started_at_us, intrusion_us, bubble_us, filled_us)"
+            " VALUES (1, 7, 'sfilluser1', '', 'on', '', 'GPU-a', 0.01, 5, 0, 0, 0)"
+        )
+    upgrade(opened)
+    require_current(opened)
+    with opened.reading() as session:
+        job = session.scalars(select(HostJob)).one()
+        assert (job.slurm_job_id, job.calibrated_slowdown) == (7, None)
 
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def test_overview_adds_up(client: FlaskClient, database: Path) -> None:
     assert data["slowdown_budget"] == 0.01
 
 
+def test_measured_slowdown_is_there_or_not_known_yet(client: FlaskClient) -> None:
+    hosts = {job["job_id"]: job for job in data_of(client.get("/api/jobs"))["hosts"]}
+    assert hosts[101]["calibrated_slowdown"] == 0.0042
+    assert hosts[103]["calibrated_slowdown"] is None
+    assert data_of(client.get("/api/jobs/host/101"))["job"]["calibrated_slowdown"] == 0.0042
+
+
 def test_overview_begins_with_the_ledger(client: FlaskClient) -> None:
     day = data_of(client.get("/api/overview?minutes=1440"))
     assert 700e6 < day["now_us"] - day["since_us"] < 760e6

@@ -10,6 +10,12 @@ export function cost(value) {
   return share(value, value !== null && value > 0 && value < 0.001 ? 3 : 2);
 }
 
+// What fill costs a job by comparison with hold-outs; it takes a while until that is known.
+export function slowdown(job) {
+  if (job.mode !== "on") return NOTHING;
+  return job.calibrated_slowdown === null ? "not known yet" : cost(job.calibrated_slowdown);
+}
+
 export function length(us) {
   if (us === null || us === undefined) return NOTHING;
   if (us < 1000) return `${us.toFixed(0)} µs`;

@@ -43,11 +43,19 @@ function tile(title, value, unit, note) {
 
 const percent = (value, format = share) => [format(value).replace(" %", ""), value === null ? "" : "%"];
 
+function slowdownTile(job) {
+  const known = job.calibrated_slowdown !== null;
+  const note = known ? `in all, against hold-outs; budget ${share(job.slowdown_budget)}` : "takes some hold-outs beside a fill";
+  const value = known ? percent(job.calibrated_slowdown, cost) : [job.mode === "on" ? "not known yet" : NOTHING, ""];
+  return tile("Measured slowdown", ...value, note);
+}
+
 function hostTiles(job) {
   return [
     tile("Bubbles", ...percent(job.bubble_share), `of ${gpuTime(job.gpu_wall_us).join(" ")}`),
     tile("Bubble time filled", ...percent(job.filled_share), `${gpuTime(job.filled_us).join(" ")} of ${gpuTime(job.bubble_us).join(" ")}`),
-    tile("Cost to this job", ...percent(job.intrusion_fraction, cost), `intrusion ${length(job.intrusion_us)}; budget ${share(job.slowdown_budget)}`),
+    tile("Intrusion", ...percent(job.intrusion_fraction, cost), `ready work waited ${length(job.intrusion_us)}; budget ${share(job.slowdown_budget)}`),
+    slowdownTile(job),
     tile("Memory it lends", job.mode === "on" ? memory(job.lend_bytes) : "none", "", job.mode === "on" && job.lend_bytes === null ? "at most what the site allows" : "a GPU, at most"),
   ];
 }

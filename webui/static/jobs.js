@@ -1,5 +1,5 @@
 // Jobs: two tables that can be searched and sorted.
-import { NOTHING, cost, count, length, memory, moment, share, zoneOffset } from "./format.js";
+import { NOTHING, cost, count, length, memory, moment, share, slowdown, zoneOffset } from "./format.js";
 import { badge, byId, fetchJson, fillLink, hostLink, links, refreshing, setText } from "./page.js";
 import { Table } from "./table.js";
 
@@ -23,7 +23,8 @@ const hosts = new Table("hosts", [
   { title: "GPU time", number: true, cell: (job) => length(job.gpu_wall_us), sort: (job) => job.gpu_wall_us },
   { title: "Bubbles", number: true, cell: (job) => share(job.bubble_share), sort: (job) => job.bubble_share },
   { title: "Filled", number: true, cell: (job) => share(job.filled_share), sort: (job) => job.filled_share },
-  { title: "Cost", number: true, cell: (job) => cost(job.intrusion_fraction), sort: (job) => job.intrusion_fraction },
+  { title: "Intrusion", number: true, cell: (job) => cost(job.intrusion_fraction), sort: (job) => job.intrusion_fraction },
+  { title: "Measured slowdown", number: true, cell: slowdown, sort: (job) => job.calibrated_slowdown },
   { title: "Budget", number: true, cell: (job) => (job.mode === "on" ? share(job.slowdown_budget) : NOTHING), sort: (job) => job.slowdown_budget },
 ], "");
 

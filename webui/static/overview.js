@@ -140,7 +140,7 @@ const state = new Table("state", [
   { title: "Fill jobs", cell: (gpu) => (gpu.fills.length ? links(gpu.fills.map((fill) => fill.job_id), fillLink) : NOTHING), sort: (gpu) => gpu.fills.length },
   { title: "Bubbles", number: true, cell: (gpu) => share(gpu.recent.bubble_share), sort: (gpu) => gpu.recent.bubble_share },
   { title: "Filled", number: true, cell: (gpu) => share(gpu.recent.filled_share), sort: (gpu) => gpu.recent.filled_share },
-  { title: "Cost", number: true, cell: (gpu) => cost(gpu.recent.intrusion_fraction), sort: (gpu) => gpu.recent.intrusion_fraction },
+  { title: "Intrusion", number: true, cell: (gpu) => cost(gpu.recent.intrusion_fraction), sort: (gpu) => gpu.recent.intrusion_fraction },
   { title: "Agent", cell: report, sort: (gpu) => gpu.last_report_at_us },
 ], "No agent has reported yet: start sfilld on a GPU node.");
 
