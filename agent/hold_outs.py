@@ -31,11 +31,11 @@ class HoldOuts:
     def held(self, utc_us: int, now_ns: int, filled_since_ns: int, cycle_ns: float) -> bool:
         """Whether fills are held out now.
 
-        `filled_since_ns`: when the fills of now began to fill, 0: not yet; for some seconds from
-        then on hold-outs come more often, so that there soon is a first estimate. `cycle_ns`: a
+        `filled_since_ns`: when the fills of now began to fill; 0: not yet, so there is nothing to
+        measure. For some seconds from then on hold-outs come more often, so that there soon is a first estimate. `cycle_ns`: a
         bubble and what follows it; a hold-out lasts for several.
         """
-        if not self._fraction:
+        if not self._fraction or not filled_since_ns:
             return False
         hold_us = self._length_us(cycle_ns)
         fraction = self._fraction
