@@ -32,8 +32,8 @@ class HoldOuts:
         """Whether fills are held out now.
 
         `filled_since_ns`: when the fills of now began to fill; 0: not yet, so there is nothing to
-        measure. For some seconds from then on hold-outs come more often, so that there soon is a first estimate. `cycle_ns`: a
-        bubble and what follows it; a hold-out lasts for several.
+        measure. For some seconds from then on hold-outs come more often, so that there soon is a
+        first estimate. `cycle_ns`: a bubble and what follows it; a hold-out lasts for several.
         """
         if not self._fraction or not filled_since_ns:
             return False
