@@ -57,7 +57,11 @@ class Ledger:
         gpu: str | None = None,
         user: str | None = None,
     ) -> None:
-        """A line of the audit log, and of ours."""
+        """A line of the audit log, and of ours.
+
+        `text` may hold what a user's process said: nothing that upsets a terminal or a database.
+        """
+        text = printable(text)
         log.info("%s: %s", what, text)
         self.add(
             EventRecord(
@@ -74,3 +78,8 @@ class Ledger:
         """Returns what could not be spooled to the front."""
         with self._lock:
             self._waiting.extendleft(reversed(records))
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each character that no terminal should be sent."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from agent.packet import MAX_BYTES, Packet, PacketError, decode
 from agent.processes import ProcessGoneError, WatchedProcess
+from agent.rate import Rate
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Server:
         self._handler = handler
         self._limit = max_connections_per_user
         self._per_user: Counter[int] = Counter()
+        self._told = Rate(1)
         self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
 
@@ -183,7 +185,8 @@ class Server:
             peer.close()
             return
         if process.user_id != 0 and self._per_user[process.user_id] >= self._limit:
-            log.warning("user %d has too many connections", process.user_id)
+            if self._told.allows(process.user_id):
+                log.warning("user %d has too many connections", process.user_id)
             process.close()
             peer.close()
             return

@@ -15,7 +15,7 @@ from agent.attachments import (
     new_fill_board,
     new_training_board,
 )
-from agent.board import BUBBLE_RING, USE_RING
+from agent.board import BUBBLE_RING, MAX_GPUS, USE_RING
 from agent.clock import now_ns
 from agent.drain import Drain
 from agent.job_of_process import JobFinder, JobOfProcess
@@ -23,6 +23,7 @@ from agent.jobs import FillJob, HostJob
 from agent.node import Node
 from agent.packet import Packet
 from agent.processes import WatchedProcess
+from agent.rate import Rate
 from agent.server import Connection, close_all
 from agent.shared_memory import SharedMemoryError
 from db.wire.messages import HostMode
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = "1"
 _LOG_LINES_PER_PROCESS = 50
+_ATTACHES_PER_JOB = 1024  # in ten seconds; each makes a board and an event
+_REFUSALS_PER_USER = 20  # that our log shows, in ten seconds
 
 
 class ShimVerbs:
@@ -41,13 +44,16 @@ class ShimVerbs:
         self._finder = finder
         self._drain = drain
         self._log_lines: dict[Connection, int] = {}
+        self._attaches = Rate(_ATTACHES_PER_JOB)
+        self._refusals = Rate(_REFUSALS_PER_USER)
 
     def attach(self, connection: Connection, packet: Packet, descriptors: list[int]) -> None:
         """Decides a process's role and gives it its board; see PROTOCOL.md."""
         reason = self._attach(connection, packet, descriptors)
         close_all(descriptors)
         if reason:
-            log.info("process %d stands aside: %s", connection.process.process_id, reason)
+            if self._refusals.allows(connection.user_id):
+                log.info("process %d stands aside: %s", connection.process.process_id, reason)
             connection.send(Packet("aside", {"reason": reason}))
 
     def _attach(self, connection: Connection, packet: Packet, descriptors: list[int]) -> str:
@@ -72,6 +78,8 @@ class ShimVerbs:
                 )
             if process.user_id not in (0, owner.user_id):
                 return f"job {job.job_id} belongs to another user"
+            if not self._attaches.allows(job.job_id):
+                return f"job {job.job_id} attaches too often"
             if host is not None:
                 if host.mode == HostMode.OFF:
                     return f"job {job.job_id} is not to be watched (mode off)"
@@ -210,7 +218,7 @@ class ShimVerbs:
         """The process has made a context on a GPU."""
         uuid = packet.get("uuid")
         for training in self._node.trainings.values():
-            if training.connection is connection and len(training.announced) < 64:
+            if training.connection is connection and self._is_new(training, uuid):
                 before = training.gpus
                 training.announced.add(uuid)
                 training.read_sections()
@@ -218,7 +226,7 @@ class ShimVerbs:
                 self._node.read_boards()
                 self._node.refresh()
         for fill in self._node.fills.values():
-            if fill.connection is connection and uuid != fill.gpu:
+            if fill.connection is connection and uuid != fill.gpu and self._may_say(connection):
                 self._node.ledger.event(
                     "stray",
                     f"process {fill.process.process_id} uses GPU {uuid[:48]}, which is not the one "
@@ -227,11 +235,19 @@ class ShimVerbs:
                     gpu=fill.gpu,
                 )
 
-    def log(self, connection: Connection, packet: Packet) -> None:
-        """A line from the shim becomes an event of its job, up to a number of lines."""
+    @staticmethod
+    def _is_new(training: Training, uuid: str) -> bool:
+        return uuid not in training.announced and len(training.announced) < MAX_GPUS
+
+    def _may_say(self, connection: Connection) -> bool:
+        """Whether a process may bring about one more event."""
         lines = self._log_lines.get(connection, 0) + 1
         self._log_lines[connection] = lines
-        if lines > _LOG_LINES_PER_PROCESS:
+        return lines <= _LOG_LINES_PER_PROCESS
+
+    def log(self, connection: Connection, packet: Packet) -> None:
+        """A line from the shim becomes an event of its job, up to a number of lines."""
+        if not self._may_say(connection):
             return
         for attached in self._node.attached:
             if attached.connection is connection:
