@@ -14,13 +14,22 @@ PIPE_WIDTH = 1000  # a pipe has no width: nothing is cut
 
 
 def make_console() -> Console:
-    """A console on standard output; COLUMNS is respected in a pipe as well."""
+    """A console on standard output; COLUMNS is respected in a pipe as well.
+
+    What users' processes said is shown as it is: brackets and colons in it are no markup.
+    """
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        return Console(highlight=False, markup=False, emoji=False)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) > 0 else PIPE_WIDTH
     return Console(
-        highlight=False, width=width, force_terminal=False, no_color=True, color_system=None
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=width,
+        force_terminal=False,
+        no_color=True,
+        color_system=None,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from db.models import Base, BubbleUse, Node, Setting
+from db.models import Base, BubbleUse, Event, Node, Setting
 from slurm_plugin.cli.main import main
 from tests.unit.ledger_sample import sample_engine, uuid_of
 
@@ -153,6 +153,22 @@ def test_events_filter_and_empty(run: Run) -> None:
         "No event matches (kinds so far: admitted, evicted, refused).\n"
     )
     assert "The newest 2 are shown" in run("events", "--limit", "2").out
+
+
+def test_what_a_process_said_is_shown_as_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "said.db"
+    text = "[/bold] [red]a loss of 0.1[/red] :smile: [link=x]"
+    engine = sample_engine(path, now_us=time.time_ns() // 1000, minutes=1)
+    with Session(engine) as session:
+        session.add(Event(at_us=time.time_ns() // 1000, what="log", text=text))
+        session.commit()
+    engine.dispose()
+    monkeypatch.setenv("SFILL_CLI_DATABASE_URL", f"sqlite:///{path}")
+    shown = run("events", "--what", "log")
+    assert (shown.code, shown.err) == (0, "")
+    assert text in shown.out
 
 
 @pytest.mark.parametrize(
