@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import mmap
 import os
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 from agent.attachments import Training
 from agent.clock import now_ns
+from db.wire.messages import Report
 from tests.unit.agent_peers import (
     FakeGpus,
     FakeShim,
@@ -165,3 +170,40 @@ def test_who_attaches_again_cannot_choose_an_id(
     assert os.fstat(first.descriptor).st_size == os.fstat(second.descriptor).st_size
     until(lambda: len(agent.agent.node.trainings) == 2)
     assert sorted(each.job.job_id for each in agent.agent.node.trainings.values()) == [1, 2]
+
+
+@pytest.mark.parametrize("role", ["training", "fill"])
+def test_random_bytes_in_a_board_bring_up_no_error_and_leave_others_alone(
+    agent: RunningAgent,
+    shims: list[FakeShim],
+    role: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host_begins(agent, 1, gpus="0")
+    noisy = train(agent, 1, minor=0)
+    host_begins(agent, 2, gpus="1")
+    quiet = train(agent, 2, minor=1)
+    fill_begins(agent, 3, spec="mem=2G")
+    fill_begins(agent, 4, spec="mem=2G")
+    gates = [gate_of(agent, 3), gate_of(agent, 4)]
+    shims += [noisy, quiet, *gates]
+    fills = agent.agent.node.jobs.fills
+    beside_noisy = gates[0] if fills[3].gpu == uuid_of(0) else gates[1]
+    beside_quiet = gates[1] if beside_noisy is gates[0] else gates[0]
+    beside_quiet.take_pushes(0.1)
+    page = beside_quiet.pages[uuid_of(1)]
+    until(lambda: page.view.fills[0].allowed)
+
+    source = random.Random(1)
+    target = noisy if role == "training" else beside_noisy
+    with mmap.mmap(target.descriptor, os.fstat(target.descriptor).st_size) as board:
+        for turn in range(60):
+            board[:] = source.randbytes(len(board)) if turn % 2 else bytes(len(board))
+            time.sleep(0.01)
+    until(lambda: page.view.fills[0].allowed and page.view.boards_count == 1)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    assert {use["host_job_id"] for use in agent.records("bubble_use")} <= {1}
+    for record in agent.records("window"):
+        assert 0 <= record["bubble_us"] <= record["window_us"] + 1
+    assert agent.agent._report is not None
+    Report.model_validate_json(agent.agent._report.model_dump_json())
