@@ -79,6 +79,7 @@ class Agent:
         loosened = {
             "job_from_environment": settings.job_from_environment,
             "ignore_training": settings.ignore_training,
+            "predict_end off": not settings.predict_end,
             "guard off": not settings.guard,
             "budget_control off": not settings.budget_control,
         }

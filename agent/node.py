@@ -35,9 +35,12 @@ class Node:
         self.ledger = Ledger(self.clock)
         self.jobs = Jobs()
         self.started_ns = now_ns()
+        loosened = {
+            "ignore_training": settings.ignore_training,
+            "predict_end": settings.predict_end,
+        }
         self.gpus = {
-            device.uuid: Gpu(device, Policy(device.uuid, ignore_training=settings.ignore_training))
-            for device in devices
+            device.uuid: Gpu(device, Policy(device.uuid, **loosened)) for device in devices
         }
         self.trainings: dict[int, Training] = {}  # by board id
         self.fills: dict[int, Fill] = {}  # by board id

@@ -19,6 +19,7 @@ from agent.board import (
     MAX_BOARDS,
     MAX_FILLS,
     POLICY_IGNORE_TRAINING,
+    POLICY_NO_PREDICTION,
     Closed,
     PolicyPage,
 )
@@ -53,13 +54,16 @@ class FillVerdict:
 class Policy:
     """One GPU's policy page. Written by the main thread alone, but for the heartbeat."""
 
-    def __init__(self, uuid: str, *, ignore_training: bool = False) -> None:
+    def __init__(
+        self, uuid: str, *, ignore_training: bool = False, predict_end: bool = True
+    ) -> None:
         self.memory = SharedMemory.create(PolicyPage, "sfill-policy")
         page = self.memory.view
         page.uuid = uuid.encode()
         page.size_bytes = len(self.memory.raw)
         page.version = LAYOUT_VERSION
         page.flags = POLICY_IGNORE_TRAINING if ignore_training else 0
+        page.flags |= 0 if predict_end else POLICY_NO_PREDICTION
         page.turns = 1
         page.magic = MAGIC_POLICY
         self._boards: tuple[int, ...] = ()

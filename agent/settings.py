@@ -209,6 +209,11 @@ class AgentSettings(BaseSettings):
         default=False,
         description="bench only: gates open without looking at the training (peers' policies)",
     )
+    predict_end: bool = Field(
+        default=True,
+        description="false is for benches only: fill is released up to a bubble's end, and "
+        "training waits for what is then in flight",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="what goes to stderr"
     )

@@ -208,8 +208,9 @@ struct sfill_policy_page {
     _Atomic uint32_t flags;         /* SFILL_POLICY_* */
     struct sfill_policy_fill fills[SFILL_MAX_FILLS];
 };
-#define SFILL_POLICY_IGNORE_TRAINING                                                               \
-    1u /* bench only: peers and loosened gates; never in a site's settings */
+/* Bench only, never in a site's settings. */
+#define SFILL_POLICY_IGNORE_TRAINING 1u /* peers and loosened gates */
+#define SFILL_POLICY_NO_PREDICTION 2u   /* a bubble's end is not foretold: training has to wait */
 
 #define SFILL_STALE_NS 500000000ull /* a heartbeat older than this shuts the gate */
 #endif

@@ -2,11 +2,14 @@
 #include "durations.h"
 #include <stddef.h>
 
-#define PROBES 8         /* places one shape may stand in */
-#define WEIGHT 0.125     /* of a new sample in the mean */
-#define MEDIAN_STEP 0.03 /* part of the mean by which a disturbed sample moves it at most */
-#define FAR_NS 200000.0  /* launch latency and a late look do not add so much */
-#define PEAK_SINKS 0.06  /* how fast an old peak is forgotten, per sample */
+#define PROBES 8               /* places one shape may stand in */
+#define WEIGHT 0.125           /* of a new sample in the mean */
+#define MEDIAN_STEP 0.03       /* part of the mean by which a disturbed sample moves it at most */
+#define FAR_NS 200000.0        /* launch latency and a late look do not add so much */
+#define TRIAL_NS 2000000000ull /* held for so long, an upper bound is doubted */
+#define TRIAL_SURE_NS 10000000000ull /* ... or what was measured exactly */
+#define TRIALS_MOST 8                /* doublings of both */
+#define PEAK_SINKS 0.06              /* how fast an old peak is forgotten, per sample */
 
 static struct duration *find(struct durations *table, uint64_t shape) {
     uint64_t at = shape * 0x9e3779b97f4a7c15ull >> 40;
@@ -58,6 +61,21 @@ bool durations_trusted(struct durations *table, uint64_t shape) {
     return entry && entry->exact >= 4;
 }
 
+bool durations_doubted(struct durations *table, uint64_t shape, uint64_t held_ns) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    uint64_t after_ns = entry && entry->exact >= 4 ? TRIAL_SURE_NS : TRIAL_NS;
+    return entry &&
+           held_ns >> (entry->trials < TRIALS_MOST ? entry->trials : TRIALS_MOST) >= after_ns;
+}
+
+void durations_tried(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry)
+        return;
+    entry->trials++;
+    entry->exact = 0; /* what it takes now counts */
+}
+
 void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns) {
     struct duration *entry = shape ? find(table, shape) : NULL;
     if (!entry) {
@@ -78,6 +96,8 @@ void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool 
         entry->mean_ns = entry->peak_ns = sample;
     }
     entry->used = ++table->clock;
+    if (sample < entry->mean_ns / 2)
+        entry->trials = 0;
     if (exact && entry->exact == 0 && sample < entry->mean_ns)
         entry->mean_ns = sample; /* all before were only upper bounds */
     else if (!exact && entry->exact == 0)

@@ -11,9 +11,10 @@ struct duration {
     uint64_t shape; /* 0: free */
     uint64_t used;  /* turn of the table's clock at the latest use */
     double mean_ns;
-    double peak_ns; /* largest lately; sinks towards the mean */
-    uint32_t exact; /* samples that began when an earlier operation ended */
-    uint32_t loose; /* samples that hold launch latency too: upper bounds */
+    double peak_ns;  /* largest lately; sinks towards the mean */
+    uint32_t exact;  /* samples that began when an earlier operation ended */
+    uint32_t trials; /* that have found it as long as was thought, since it last ran short */
+    uint32_t loose;  /* samples that hold launch latency too: upper bounds */
 };
 
 struct durations {
@@ -29,6 +30,11 @@ uint64_t durations_bound(struct durations *table, uint64_t shape);
 
 /* Learned from exact measurements? */
 bool durations_trusted(struct durations *table, uint64_t shape);
+
+/* Held as too long for so long: is the estimate to be doubted? The operation is then tried as one
+ * never seen. Ever more rarely while trials find that it is true. */
+bool durations_doubted(struct durations *table, uint64_t shape, uint64_t held_ns);
+void durations_tried(struct durations *table, uint64_t shape);
 
 /* Takes in one measurement. Loose ones only lower the mean once exact ones exist. */
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);

@@ -50,7 +50,7 @@ static void gate_before(struct shim_op *op) {
     struct gate_context *context = followed(op->stream);
     if (!context)
         return; /* no context at all: the driver refuses by itself */
-    op->cookie[0] = gate_wait(gate_context_gpu(context), op) + 1;
+    op->cookie[0] = gate_wait(context, op) + 1;
     op->cookie[1] = (uint64_t)(uintptr_t)context;
 }
 

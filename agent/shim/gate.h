@@ -70,6 +70,11 @@ void gate_context_forget(CUcontext context);
 void gate_stream_forget(CUstream stream);
 /* The operation has been issued: counts it on its stream and marks the stream where due. */
 void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket);
+/* When the GPU passed the event; gives it back. The caller holds the lock. */
+bool gate_stream_time(struct flight_time *time);
+/* The GPU's and the host's clock have to be compared, as soon as nothing is in flight; does it. */
+bool gate_clock_due(const struct gate_context *context, uint64_t now_ns);
+void gate_clock_anchor(struct gate_context *context);
 /* Marks every stream of the GPU whose first unmarked operation is older. The caller holds the
  * lock. Does nothing while a stream is being captured. */
 void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns);
@@ -82,7 +87,7 @@ uint64_t gate_epoch(const struct gate_gpu *gpu);
 void gate_done_sink(const struct flight_done *done, void *gpu);
 void gate_show(struct gate_gpu *gpu, enum sfill_closed closed);
 /* Waits until the operation may start and takes it in; returns its ticket. */
-uint64_t gate_wait(struct gate_gpu *gpu, const struct shim_op *op);
+uint64_t gate_wait(struct gate_context *context, const struct shim_op *op);
 /* Waits only until the gate is open: contexts, modules, allocations. */
 void gate_wait_open(struct gate_gpu *gpu);
 

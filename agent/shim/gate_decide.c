@@ -17,7 +17,7 @@ static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask
     bool opens = !gpu->uses.live;
     if (opens && need_ns < numbers->min_bubble_ns)
         need_ns = numbers->min_bubble_ns;
-    if (ask->weightless)
+    if (ask->weightless || !numbers->predict_end)
         return SFILL_OPEN;
     if (ask->copy && ask->held_ns > LEAST_WAIT_FOR_COPY_NS && (!median || age_ns <= median / 4))
         return SFILL_OPEN; /* longer than any bubble, but it leaves the multiprocessors alone */

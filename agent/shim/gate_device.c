@@ -29,6 +29,7 @@ static struct gate_gpu *make(const char *uuid, uint32_t index) {
     gpu->index = index;
     gpu->face = &gate.board->gpus[index];
     gpu->flight.durations = &gpu->durations;
+    gpu->flight.time_of = gate_stream_time;
     gpu->uses.board = gate.board;
     gpu->uses.gpu = index;
     gpu->uses.uuid = gpu->uuid;

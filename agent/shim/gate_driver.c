@@ -10,6 +10,12 @@ static void *newest(const char *versioned, const char *plain) {
 
 void gate_driver_find(void) {
     gate_driver.stream_write64 = newest("cuStreamWriteValue64_v2", "cuStreamWriteValue64");
+    gate_driver.stream_wait64 = newest("cuStreamWaitValue64_v2", "cuStreamWaitValue64");
+    gate_driver.stream_create = newest(NULL, "cuStreamCreate");
+    gate_driver.event_create = newest(NULL, "cuEventCreate");
+    gate_driver.event_record = newest(NULL, "cuEventRecord");
+    gate_driver.event_synchronize = newest(NULL, "cuEventSynchronize");
+    gate_driver.event_elapsed = newest(NULL, "cuEventElapsedTime");
     gate_driver.stream_synchronize = newest(NULL, "cuStreamSynchronize");
     gate_driver.host_register = newest("cuMemHostRegister_v2", "cuMemHostRegister");
     gate_driver.host_device_pointer =

@@ -5,7 +5,13 @@
 
 struct gate_driver {
     CUresult (*stream_write64)(CUstream, CUdeviceptr, uint64_t, unsigned);
+    CUresult (*stream_wait64)(CUstream, CUdeviceptr, uint64_t, unsigned);
+    CUresult (*stream_create)(CUstream *, unsigned);
     CUresult (*stream_synchronize)(CUstream);
+    CUresult (*event_create)(CUevent *, unsigned);
+    CUresult (*event_record)(CUevent, CUstream);
+    CUresult (*event_synchronize)(CUevent);
+    CUresult (*event_elapsed)(float *, CUevent, CUevent);
     CUresult (*host_register)(void *, size_t, unsigned);
     CUresult (*host_device_pointer)(CUdeviceptr *, void *, unsigned);
     CUresult (*context_current)(CUcontext *);

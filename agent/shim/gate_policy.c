@@ -34,6 +34,7 @@ struct gate_numbers policy_numbers(const struct gate_page *page) {
         .unknown_op_ns = LOAD(p->unknown_op_us) * 1000ull,
         .max_op_ns = LOAD(p->max_op_us) * 1000ull,
         .ignore_training = (LOAD(p->flags) & SFILL_POLICY_IGNORE_TRAINING) != 0,
+        .predict_end = (LOAD(p->flags) & SFILL_POLICY_NO_PREDICTION) == 0,
     };
 }
 

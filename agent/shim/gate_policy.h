@@ -24,6 +24,7 @@ struct gate_numbers {
     uint64_t unknown_op_ns;
     uint64_t max_op_ns; /* 0: no such limit */
     bool ignore_training;
+    bool predict_end; /* false: bench */
 };
 
 /* A new page, or NULL to forget the old one: stale until its heartbeat has been seen to move. */

@@ -8,13 +8,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "gate.h"
+#include "gate_clock.h"
 #include "gate_driver.h"
 
 #define CONTEXTS 32
 #define WORD_STRIDE 64     /* bytes: a cache line for each stream */
 #define MARK_OP_NS 20000u  /* an operation of this length has a marker of its own */
 #define MARK_SUM_NS 50000u /* shorter ones have one for so much GPU time */
-#define WORDS_BYTES (FLIGHT_STREAMS * WORD_STRIDE)
+#define WORDS_BYTES ((FLIGHT_STREAMS + 1) * WORD_STRIDE) /* the last one is the clock's */
 
 struct stream_key {
     CUstream handle;
@@ -28,6 +29,7 @@ struct gate_context {
     struct gate_gpu *gpu;
     unsigned char *words; /* NULL: markers are not possible here */
     CUdeviceptr words_at;
+    struct gate_clock clock;
     uint32_t keys_used;
     struct stream_key keys[FLIGHT_STREAMS];
 };
@@ -84,7 +86,8 @@ static struct gate_context *add(CUcontext handle) {
         struct gate_context *context = &contexts[i];
         if (context->handle)
             continue;
-        *context = (struct gate_context){.handle = handle, .gpu = gpu};
+        *context =
+            (struct gate_context){.handle = handle, .gpu = gpu, .clock = {.context = handle}};
         make_words(context);
         memory_context_made(gpu);
         return context;
@@ -183,8 +186,16 @@ static void mark(struct gate_context *context, const struct stream_key *key) {
     struct flight_stream *stream = &gpu->flight.streams[key->entry];
     CUdeviceptr at = context->words_at + (CUdeviceptr)key->entry * WORD_STRIDE;
     shim_inside++;
+    bool room = stream->times_tail - stream->times_head < FLIGHT_TIMES;
+    /* Before the marker, so that its time is that of the last operation's end. */
+    CUevent event = room ? clock_record(&context->clock, key->handle) : NULL;
     CUresult result = gate_driver.stream_write64(key->handle, at, stream->issued, 0);
+    if (result == CUDA_SUCCESS && event)
+        flight_timed(stream, stream->issued, event, &context->clock);
+    else if (event)
+        clock_give_back(&context->clock, event, 0);
     if (result == CUDA_SUCCESS) {
+        stream->marker_ns = context->clock.marker_ns;
         stream->marked = stream->issued;
         stream->unmarked_ns = 0;
     } else {
@@ -246,6 +257,25 @@ void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns) {
     shim_inside--;
 }
 
+bool gate_stream_time(struct flight_time *time) {
+    shim_inside++;
+    bool known = clock_time(time->clock, time->event, &time->at_ns);
+    clock_give_back(time->clock, time->event, known ? time->at_ns : 0);
+    shim_inside--;
+    return known;
+}
+
+bool gate_clock_due(const struct gate_context *context, uint64_t now_ns) {
+    return context->words && !gate_stream_capturing() && clock_due(&context->clock, now_ns);
+}
+
+void gate_clock_anchor(struct gate_context *context) {
+    shim_inside++;
+    clock_anchor(&context->clock, word_of(context, FLIGHT_STREAMS),
+                 context->words_at + (CUdeviceptr)FLIGHT_STREAMS * WORD_STRIDE);
+    shim_inside--;
+}
+
 void gate_stream_capture(int change) {
     uint32_t used = atomic_load(&gate.gpus_used);
     for (uint32_t i = 0; i < used; i++) {
@@ -289,6 +319,7 @@ void gate_context_forget(CUcontext handle) {
             continue;
         struct gate_gpu *gpu = context->gpu;
         pthread_mutex_lock(&gpu->lock);
+        context->clock.reference = NULL; /* its events are gone with it: nothing asks for them */
         for (uint32_t k = 0; k < context->keys_used; k++) {
             if (!context->keys[k].used)
                 continue;

@@ -50,7 +50,8 @@ struct waiting {
     uint64_t room_ns;     /* when there should be room in flight */
     uint64_t look_ns;     /* longest pause between two looks */
     enum sfill_closed closed;
-    int slack; /* the thread's timer slack before we changed it; -1: unchanged */
+    bool anchor; /* open, but the clocks have to be compared first */
+    int slack;   /* the thread's timer slack before we changed it; -1: unchanged */
     bool logged;
 };
 
@@ -135,7 +136,7 @@ static uint64_t size_class(const struct shim_op *op) {
 }
 
 /* What the operation should take, as known now. */
-static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op) {
+static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op, uint64_t held_ns) {
     struct flown own = {.shape = op->shape, .known = true};
     own.compute = op->kind == SHIM_OP_KERNEL || op->kind == SHIM_OP_GRAPH;
     if (!own.compute)
@@ -143,7 +144,8 @@ static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op) {
     own.mean_ns = durations_mean(&gpu->durations, own.shape);
     own.bound_ns = durations_bound(&gpu->durations, own.shape);
     own.trusted = durations_trusted(&gpu->durations, own.shape);
-    if (own.mean_ns)
+    own.tried = own.mean_ns && durations_doubted(&gpu->durations, own.shape, held_ns);
+    if (own.mean_ns && !own.tried)
         return own;
     own.known = false;
     if (own.compute) {
@@ -174,24 +176,29 @@ static void account_release(struct gate_gpu *gpu, const struct idle_view *view, 
 }
 
 /* One attempt. The operation is in flight when this returns true. op NULL: only opening. */
-static bool attempt(struct gate_gpu *gpu, const struct shim_op *op, struct waiting *w,
-                    uint64_t *ticket, uint64_t *bound_ns, uint64_t *median_ns) {
+static bool attempt(struct gate_gpu *gpu, struct gate_context *context, const struct shim_op *op,
+                    struct waiting *w, uint64_t *ticket, uint64_t *bound_ns, uint64_t *median_ns) {
     pthread_mutex_lock(&gpu->lock);
     uint64_t now_ns = shim_now_ns();
     gate_poll(gpu, now_ns);
-    struct flown own = op ? estimate(gpu, op) : (struct flown){0};
+    uint64_t held_ns = w->too_long_ns ? now_ns - w->too_long_ns : 0;
+    struct flown own = op ? estimate(gpu, op, held_ns) : (struct flown){0};
     struct gate_ask ask = {.bound_ns = own.bound_ns,
                            .alone = own.alone,
                            .weightless = op == NULL,
                            .copy = op && !own.compute,
                            .stalled = is_stalled(gpu, now_ns),
-                           .held_ns = w->too_long_ns ? now_ns - w->too_long_ns : 0};
+                           .held_ns = held_ns};
     struct idle_view view = {.checked_ns = now_ns};
     w->closed = gate_decide(gpu, &ask, now_ns, &view);
     gate_show(gpu, w->closed);
-    if (w->closed == SFILL_OPEN && op) {
+    w->anchor = w->closed == SFILL_OPEN && context && gpu->flight.count == 0 &&
+                gate_clock_due(context, now_ns);
+    if (w->closed == SFILL_OPEN && op && !w->anchor) {
         bool ignoring = policy_numbers(&gpu->page).ignore_training;
         own.release_ns = now_ns;
+        if (own.tried)
+            durations_tried(&gpu->durations, own.shape);
         own.epoch = ignoring ? 0 : gate_epoch(gpu);
         *ticket = flight_release(&gpu->flight, &own);
         account_release(gpu, &view, own.compute);
@@ -204,7 +211,7 @@ static bool attempt(struct gate_gpu *gpu, const struct shim_op *op, struct waiti
     *bound_ns = own.bound_ns;
     *median_ns = predict_median(&gpu->predictor);
     pthread_mutex_unlock(&gpu->lock);
-    return w->closed == SFILL_OPEN;
+    return w->closed == SFILL_OPEN && !w->anchor;
 }
 
 static void note_too_long(struct gate_gpu *gpu, struct waiting *w, uint64_t bound_ns,
@@ -225,14 +232,19 @@ static void note_too_long(struct gate_gpu *gpu, struct waiting *w, uint64_t boun
     shim_send(text);
 }
 
-static uint64_t wait_for(struct gate_gpu *gpu, const struct shim_op *op) {
+static uint64_t wait_for(struct gate_gpu *gpu, struct gate_context *context,
+                         const struct shim_op *op) {
     struct waiting w = {.slack = -1};
     uint64_t ticket = 0, bound_ns, median_ns;
     uint32_t number = atomic_fetch_add(&gpu->next_number, 1);
     if (atomic_load(&gpu->serving) != number)
         await_number(gpu, number);
     int cancel = PTHREAD_CANCEL_ENABLE;
-    while (!attempt(gpu, op, &w, &ticket, &bound_ns, &median_ns)) {
+    while (!attempt(gpu, context, op, &w, &ticket, &bound_ns, &median_ns)) {
+        if (w.anchor) {
+            gate_clock_anchor(context);
+            continue;
+        }
         uint64_t now_ns = shim_now_ns();
         if (!w.since_ns) { /* a thread cancelled here would leave all behind it waiting */
             pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
@@ -254,10 +266,10 @@ static uint64_t wait_for(struct gate_gpu *gpu, const struct shim_op *op) {
     return ticket;
 }
 
-uint64_t gate_wait(struct gate_gpu *gpu, const struct shim_op *op) {
-    uint64_t ticket = wait_for(gpu, op);
+uint64_t gate_wait(struct gate_context *context, const struct shim_op *op) {
+    uint64_t ticket = wait_for(gate_context_gpu(context), context, op);
     gate_helper_wake();
     return ticket;
 }
 
-void gate_wait_open(struct gate_gpu *gpu) { wait_for(gpu, NULL); }
+void gate_wait_open(struct gate_gpu *gpu) { wait_for(gpu, NULL, NULL); }

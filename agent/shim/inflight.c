@@ -4,9 +4,11 @@
  * interval the learned duration places it, so errors do not add up: over a busy stretch the sum
  * of all durations is the stretch. What contradicts the learned duration (too early, too late)
  * corrects it. Measurements during which training moved are not learned from: the GPU then
- * served both. The caller holds the GPU's lock. */
+ * served both. That is for GPUs without events; with them, flight_exact.c knows the ends. The
+ * caller holds the GPU's lock. */
 #include "inflight.h"
 #include <stdatomic.h>
+#include <stddef.h>
 
 /* An operation released so long before its predecessor was seen not to be done was queued when
  * that one ended, and began at once. */
@@ -18,7 +20,7 @@
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static struct flown *op_at(struct flight *flight, uint64_t ticket) {
+struct flown *flight_op(struct flight *flight, uint64_t ticket) {
     return &flight->ops[ticket % FLIGHT_OPS];
 }
 
@@ -44,7 +46,7 @@ bool flight_has_room(const struct flight *flight, uint64_t bound_ns, bool alone,
 
 uint64_t flight_release(struct flight *flight, const struct flown *op) {
     uint64_t ticket = flight->tail++;
-    struct flown *own = op_at(flight, ticket);
+    struct flown *own = flight_op(flight, ticket);
     *own = *op;
     own->state = FLOWN_RELEASED;
     if (flight->count++ == 0)
@@ -54,25 +56,26 @@ uint64_t flight_release(struct flight *flight, const struct flown *op) {
     return ticket;
 }
 
-static void remove_op(struct flight *flight, struct flown *op) {
+void flight_remove(struct flight *flight, struct flown *op) {
     flight->in_flight_ns -= op->bound_ns;
     flight->alone -= op->alone;
     flight->count--;
     if (op->state == FLOWN_ISSUED)
         flight->streams[op->stream].pending--;
     op->state = FLOWN_NONE;
-    while (flight->head < flight->tail && op_at(flight, flight->head)->state == FLOWN_NONE)
+    while (flight->head < flight->tail && flight_op(flight, flight->head)->state == FLOWN_NONE)
         flight->head++;
 }
 
 void flight_cancel(struct flight *flight, uint64_t ticket) {
-    remove_op(flight, op_at(flight, ticket));
+    flight_remove(flight, flight_op(flight, ticket));
 }
 
 void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint64_t now_ns) {
-    struct flown *op = op_at(flight, ticket);
+    struct flown *op = flight_op(flight, ticket);
     struct flight_stream *own = &flight->streams[stream];
     op->stream = stream;
+    op->issued_ns = now_ns;
     op->value = ++own->issued;
     op->state = FLOWN_ISSUED;
     own->pending++;
@@ -96,7 +99,7 @@ struct harvest {
     bool trusted;          /* ... from exact measurements */
 };
 
-static bool is_done(const struct flown *op, uint32_t stream, uint64_t value) {
+bool flight_is_done(const struct flown *op, uint32_t stream, uint64_t value) {
     return op->state == FLOWN_ISSUED && op->stream == stream && op->value <= value;
 }
 
@@ -105,8 +108,8 @@ static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t va
     struct harvest h = {.exact = true, .clean = true, .known = true, .trusted = true};
     uint64_t at = flight->last_done_ns, not_done_ns = flight->not_done_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
-        const struct flown *op = op_at(flight, i);
-        if (!is_done(op, stream, value))
+        const struct flown *op = flight_op(flight, i);
+        if (!flight_is_done(op, stream, value))
             continue;
         h.exact &= op->release_ns + SURE_NS <= not_done_ns;
         not_done_ns = before_ns;
@@ -181,8 +184,8 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
     at = later(at, h.begin_ns);
     uint64_t foreseen = flight->last_done_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
-        struct flown *op = op_at(flight, i);
-        if (!is_done(op, stream, value))
+        struct flown *op = flight_op(flight, i);
+        if (!flight_is_done(op, stream, value))
             continue;
         uint64_t busy = (uint64_t)((double)(op->mean_ns + 1) * factor);
         foreseen = later(foreseen, op->release_ns) + op->mean_ns + 1;
@@ -201,23 +204,79 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
                                    .compute = op->compute};
         at += busy;
         learn(flight, op, &h, busy);
-        remove_op(flight, op);
+        flight->last_epoch = op->epoch;
+        flight_remove(flight, op);
         sink(&done, argument);
     }
     flight->last_done_ns = later(flight->last_done_ns, end);
+    flight->last_stream = -1;
     flight->not_done_ns = before_ns;
     flight->progress_ns = now_ns;
+}
+
+void flight_timed(struct flight_stream *stream, uint64_t value, struct CUevent_st *event,
+                  struct gate_clock *clock) {
+    stream->times[stream->times_tail++ % FLIGHT_TIMES] =
+        (struct flight_time){.value = value, .event = event, .clock = clock};
+}
+
+/* The oldest event of the stream that has passed; NULL: none, or when is not known. */
+static struct flight_time *next_time(struct flight *flight, struct flight_stream *stream,
+                                     uint64_t value) {
+    while (stream->times_head != stream->times_tail) {
+        struct flight_time *time = &stream->times[stream->times_head % FLIGHT_TIMES];
+        if (time->value > value)
+            return NULL;
+        if (!time->asked)
+            time->known = flight->time_of && flight->time_of(time);
+        time->asked = true;
+        if (time->known)
+            return time;
+        stream->times_head++; /* that marker counts as if it had none */
+    }
+    return NULL;
+}
+
+/* Takes the operations whose ends are known, in the order of these ends. */
+static void collect_timed(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
+                          void *argument) {
+    for (;;) {
+        struct flight_time *first = NULL;
+        uint32_t at = 0;
+        for (uint32_t i = 0; i < flight->streams_used; i++) {
+            struct flight_stream *stream = &flight->streams[i];
+            if (!stream->pending || stream->times_head == stream->times_tail)
+                continue;
+            uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
+            struct flight_time *time = next_time(flight, stream, value);
+            if (time && (!first || time->at_ns < first->at_ns)) {
+                first = time;
+                at = i;
+            }
+        }
+        if (!first)
+            return;
+        flight->streams[at].times_head++;
+        flight->streams[at].done = first->value;
+        flight_collect_exact(flight, at, first->value, first->at_ns, now_ns, epoch, sink, argument);
+    }
 }
 
 void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
                  void *argument) {
     uint64_t before_ns = flight->polled_ns;
     flight->polled_ns = now_ns;
+    if (flight->count)
+        collect_timed(flight, now_ns, epoch, sink, argument);
     for (uint32_t i = 0; flight->count && i < flight->streams_used; i++) {
         struct flight_stream *stream = &flight->streams[i];
         if (!stream->pending)
             continue;
         uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
+        if (stream->times_head != stream->times_tail) /* what came since belongs to an event */
+            value =
+                later(stream->done,
+                      sooner(value, stream->times[stream->times_head % FLIGHT_TIMES].value - 1));
         if (value <= stream->done)
             continue;
         stream->done = value;
@@ -230,28 +289,34 @@ void flight_drained(struct flight *flight, uint32_t stream, uint64_t now_ns, uin
     struct flight_stream *own = &flight->streams[stream];
     own->done = own->marked = own->issued;
     own->unmarked_ns = 0;
+    struct flight_time *time;
+    while ((time = next_time(flight, own, own->issued))) {
+        own->times_head++;
+        flight_collect_exact(flight, stream, time->value, time->at_ns, now_ns, epoch, sink,
+                             argument);
+    }
     collect(flight, stream, own->issued, flight->polled_ns, now_ns, epoch, sink, argument);
 }
 
+/* The call says only that it is done, and says so late: with nothing else in flight it began at
+ * its release and took what the quickest of its kind took. */
 void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, uint64_t epoch,
                      flight_sink sink, void *argument) {
-    struct flown *op = op_at(flight, ticket);
+    struct flown *op = flight_op(flight, ticket);
     uint64_t begin = sooner(later(op->release_ns, flight->last_done_ns), now_ns);
+    uint64_t busy = sooner(now_ns - begin, op->mean_ns);
+    if (op->epoch != 0 && op->epoch == epoch)
+        durations_learn(flight->durations, op->shape, now_ns - begin, false);
     struct flight_done done = {.release_ns = op->release_ns,
                                .begin_ns = begin,
-                               .end_ns = now_ns,
-                               .busy_ns = now_ns - begin,
+                               .end_ns = begin + busy,
+                               .busy_ns = busy,
                                .compute = op->compute};
-    bool clean = op->epoch != 0 && op->epoch == epoch;
-    if (!clean && done.busy_ns > op->mean_ns) { /* training had the GPU in between */
-        done.busy_ns = op->mean_ns;
-        done.begin_ns = now_ns - op->mean_ns;
-    }
-    if (clean)
-        durations_learn(flight->durations, op->shape, done.busy_ns, false);
-    remove_op(flight, op);
-    flight->last_done_ns = flight->not_done_ns = now_ns;
-    flight->progress_ns = now_ns;
+    flight->last_epoch = op->epoch;
+    flight_remove(flight, op);
+    flight->last_done_ns = later(flight->last_done_ns, begin + busy);
+    flight->last_stream = -1;
+    flight->not_done_ns = flight->progress_ns = now_ns;
     sink(&done, argument);
 }
 

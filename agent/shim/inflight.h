@@ -14,16 +14,29 @@ enum flown_state { FLOWN_NONE = 0, FLOWN_RELEASED, FLOWN_ISSUED };
 struct flown {
     uint64_t shape;
     uint64_t release_ns;
-    uint64_t mean_ns;  /* what it is thought to take */
-    uint64_t bound_ns; /* what it counts as in the budget */
-    uint64_t value;    /* of its stream's progress word once it is done */
-    uint64_t epoch;    /* idle_epoch() at its release; 0: training was not idle */
+    uint64_t issued_ns; /* when its launch call had returned */
+    uint64_t mean_ns;   /* what it is thought to take */
+    uint64_t bound_ns;  /* what it counts as in the budget */
+    uint64_t value;     /* of its stream's progress word once it is done */
+    uint64_t epoch;     /* idle_epoch() at its release; 0: training was not idle */
     uint32_t stream;
     enum flown_state state;
     bool known;   /* mean_ns is learned, not assumed */
     bool trusted; /* ... from exact measurements */
     bool alone;   /* nothing else may be in flight with it */
     bool compute; /* kernel or graph, else copy or set */
+    bool tried;   /* its learned duration is in doubt */
+};
+
+#define FLIGHT_TIMES 64 /* markers of one stream under way that have an event */
+
+/* An event that the GPU passes just before it writes `value`. */
+struct flight_time {
+    uint64_t value;
+    struct CUevent_st *event;
+    struct gate_clock *clock;
+    uint64_t at_ns; /* when it did, once asked for */
+    bool asked, known;
 };
 
 /* Progress of one stream: the GPU writes the word, operations count up to `issued`. */
@@ -34,8 +47,11 @@ struct flight_stream {
     uint64_t unmarked_ns;       /* estimated GPU time issued since the last marker */
     uint64_t unmarked_since_ns; /* time of the first such issue */
     uint64_t done;
-    uint32_t pending; /* operations in flight on it */
-    bool closing;     /* the stream is destroyed: the entry is free once nothing is pending */
+    uint32_t pending;   /* operations in flight on it */
+    uint64_t marker_ns; /* what a marker takes between two operations; 0: unknown */
+    struct flight_time times[FLIGHT_TIMES];
+    uint32_t times_head, times_tail;
+    bool closing; /* the stream is destroyed: the entry is free once nothing is pending */
 };
 
 struct flight {
@@ -49,14 +65,20 @@ struct flight {
     uint64_t resume_ns;    /* when training came back in the bubble in use; 0: it has not */
     uint64_t polled_ns;    /* latest look at the words */
     uint64_t last_done_ns; /* latest completion */
+    int last_stream;       /* where that was; -1: not known to the microsecond */
+    uint64_t last_epoch;   /* of that operation */
     uint64_t not_done_ns;  /* a time at which that one was seen not to be done */
     uint64_t progress_ns;  /* latest completion, or when the first operation was released */
     struct durations *durations;
+    /* Asks when the GPU passed an event, once; NULL: there are none. */
+    bool (*time_of)(struct flight_time *time);
 };
 
 /* An operation seen done: the GPU worked busy_ns on it, in [begin_ns, end_ns]. */
 struct flight_done {
     uint64_t release_ns, begin_ns, end_ns, busy_ns;
+    uint64_t start_ns; /* from its launch to its begin, if it was the first since training had the
+                        * GPU and its duration is well known; else 0 */
     bool compute;
 };
 typedef void (*flight_sink)(const struct flight_done *done, void *argument);
@@ -77,6 +99,18 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
 void flight_cancel(struct flight *flight, uint64_t ticket);
 void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, uint64_t epoch,
                      flight_sink sink, void *argument);
+
+/* The marker of that value has an event before it. */
+void flight_timed(struct flight_stream *stream, uint64_t value, struct CUevent_st *event,
+                  struct gate_clock *clock);
+
+/* flight_exact.c: what one marker has behind it is done, and the last of it ended at end_ns. */
+void flight_collect_exact(struct flight *flight, uint32_t stream, uint64_t value, uint64_t end_ns,
+                          uint64_t now_ns, uint64_t epoch, flight_sink sink, void *argument);
+/* inflight.c, for flight_exact.c */
+struct flown *flight_op(struct flight *flight, uint64_t ticket);
+void flight_remove(struct flight *flight, struct flown *op);
+bool flight_is_done(const struct flown *op, uint32_t stream, uint64_t value);
 
 /* Looks at the words of all streams and hands over what is done. */
 void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,

@@ -1,25 +1,26 @@
 /* intrusion.c - estimates the time for which ready training work waited for this process.
  *
- * What is known on any GPU: when training's first launch after a bubble was called and when it
- * stood in its queue (resume_launch_ns, resume_issued_ns), the moment at which its GPU passed the
- * point just before it (resumed_seq, written by the GPU, so it stays behind while the other
- * context holds the GPU), its later bubbles, and the stretches in which the GPU worked for us
- * (inflight.c). The wait of one return of training is the sum of
- *   1. from the launch standing in its queue until its GPU passed that point;
- *   2. after that, each further stretch of ours that falls into time in which training had work
- *      (outside its later bubbles), and two switches for each, to us and back.
+ * Known: the stretches in which the GPU worked for us (exact where there are events,
+ * flight_exact.c), when training's first launch after a bubble was called and when it stood in
+ * its queue (resume_launch_ns, resume_issued_ns), its later bubbles, and when we saw that its GPU
+ * had passed the point just before that launch (resumed_seq, written by the GPU).
  *
- * That moment is seen late, by a look every 25 us or so and by whatever lies between the GPU's
- * write and our view. So it is not used as it is: what passes between our end (or the launch, if
- * we had ended before it) and that moment is, but for that lateness, the same each time, and a
- * low quantile of it is free of it (on a GPU on which we were at work the median, since our own
- * end is seen as late). On the latter a moment later than that by more than LATE_NS was not seen
- * late but was late, and is believed. Where it is not seen at all, the quantile stands for it.
+ * The GPU was kept from training during our stretches, during the switch before each that takes
+ * it from training, and during the switch after each that gives it back; and at training's
+ * return, for as long as a return takes on a GPU that we had left idle. The wait is the part of
+ * all that which falls into time in which training had work.
  *
- * Assumed: the GPU serves one context at a time (time slicing); a training process that has work
- * has it all along between two of its bubbles. Copies of ours count as if they kept the
- * multiprocessors. Work of other fill processes is charged by them, but for the switch from an
- * idle one, which each of them may charge. Contexts, modules and allocations are not charged. */
+ * The switches are learned. On an idle GPU: from the launch of our first operation in a bubble
+ * until its begin, exactly, where its duration is known (training's return is taken to need as
+ * long; the median counts). From our end until training has begun: between two looks, of which
+ * the first had not seen it; since looks are late, the least of many tell. The same serves for
+ * returns to an idle GPU where there are no events.
+ *
+ * Assumed: the GPU serves one context at a time (time slicing), and taking it costs what giving
+ * it back does; a training process that has work has it all along between two of its bubbles.
+ * Copies of ours count as if they kept the multiprocessors. Work of other fill processes is
+ * charged by them, but for the switch from an idle one, which each of them may charge. Contexts,
+ * modules and allocations are not charged. */
 #include "intrusion.h"
 #include <string.h>
 
@@ -27,12 +28,9 @@
 #define LOOK_BACK 256u              /* later bubbles considered */
 #define BLIND_NS 5000000ull         /* longest wait for training's start after our end */
 #define COARSE_NS 500000ull         /* looks further apart than that place nothing */
-#define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured */
-#define USUAL_START_NS 5000ull      /* from queue to start on a GPU that is free */
-#define VAGUE_NS 80000ull           /* moments less certain than that teach nothing */
-#define LEAST_SLICE_NS 1000000ull   /* of a GPU's time slicing */
-#define LATE_NS 1000000ull
-#define SWITCHES_PER_STRETCH 2 /* to us and back */
+#define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured; until some have been seen */
+#define LEAST_STARTS 4              /* seen from which on they are believed */
+#define VAGUE_NS 150000ull          /* moments less certain than that teach nothing */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -58,7 +56,7 @@ void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int co
             .board_id = hosts[i].board_id, .section = (uint32_t)section, .seq = seq};
         if (seq % 2 == 0) { /* busy already: only when training's state is ignored */
             watch->resume_ns = watch->started_ns = now_ns;
-            watch->first_counted = true;
+            watch->noted = watch->busy_before = true;
             watch->counted_ns = in->last_done_ns ? sooner(in->last_done_ns, now_ns) : now_ns;
         }
     }
@@ -103,52 +101,73 @@ static uint64_t find_ready(const struct host_watch *watch,
     return LOAD(gpu->resume_seq) == watch->seq && issued_ns >= watch->resume_ns ? issued_ns : 0;
 }
 
-/* End of our last stretch that began before a moment; 0: none. */
-static uint64_t end_before(const struct intrusion *in, uint64_t moment_ns) {
-    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
+/* End of our first stretch that ended after a moment; 0: none did. */
+static uint64_t end_after(const struct intrusion *in, uint64_t moment_ns) {
+    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS), end_ns = 0;
     for (uint64_t i = in->runs_head; i > in->runs_head - kept; i--) {
         const struct busy_run *run = &in->runs[(i - 1) % INTRUSION_RUNS];
-        if (run->begin_ns < moment_ns)
-            return run->end_ns;
+        if (run->end_ns <= moment_ns)
+            break;
+        end_ns = run->end_ns;
     }
-    return 0;
+    return end_ns;
 }
 
-/* When our last work before the launch ended, and when the launch was made: the later. */
-static uint64_t free_since(const struct intrusion *in, const struct host_watch *watch,
-                           bool *at_work) {
-    uint64_t end_ns = end_before(in, watch->started_ns ? watch->started_ns : UINT64_MAX);
-    *at_work = end_ns > watch->resume_ns;
-    return later(end_ns, watch->resume_ns);
+static void note_change(struct changes *changes, uint64_t least_ns, uint64_t most_ns) {
+    uint32_t at = changes->count++ % INTRUSION_STARTS;
+    changes->least_ns[at] = least_ns;
+    changes->most_ns[at] = most_ns;
+}
+
+void intrusion_took_over(struct intrusion *in, uint64_t start_ns) {
+    note_change(&in->taken, start_ns, start_ns);
 }
 
 static void note_start(struct intrusion *in, const struct host_watch *watch) {
-    bool at_work;
-    uint64_t since_ns = free_since(in, watch, &at_work);
-    struct start_delays *delays = at_work ? &in->working : &in->idle;
+    uint64_t end_ns = end_after(in, watch->resume_ns);
+    uint64_t since_ns = end_ns ? end_ns : watch->resume_ns;
     if (watch->started_ns <= since_ns || watch->vague_ns > VAGUE_NS)
         return;
-    uint64_t delay_ns = watch->started_ns - since_ns;
-    if (!at_work) /* what is seen has been so for a while; our own end is seen as late */
-        delay_ns -= sooner(watch->vague_ns / 4, delay_ns);
-    delays->ns[delays->count++ % INTRUSION_STARTS] = delay_ns;
+    uint64_t most_ns = watch->started_ns - since_ns;
+    note_change(end_ns ? &in->working : &in->idle, most_ns - sooner(watch->vague_ns, most_ns),
+                most_ns);
 }
 
-/* The quantile 1 / part of such delays. */
-static uint64_t usual_delay(const struct start_delays *delays, uint32_t part, uint64_t otherwise) {
-    uint32_t n = delays->count < INTRUSION_STARTS ? delays->count : INTRUSION_STARTS;
+/* The value of that rank among the lately seen. */
+static uint64_t ranked(const uint64_t *values, uint32_t n, uint32_t rank) {
     uint64_t sorted[INTRUSION_STARTS];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i;
-        for (; at > 0 && sorted[at - 1] > delays->ns[i]; at--)
+        for (; at > 0 && sorted[at - 1] > values[i]; at--)
             sorted[at] = sorted[at - 1];
-        sorted[at] = delays->ns[i];
+        sorted[at] = values[i];
     }
-    return n == 0 ? otherwise : sorted[n / part];
+    return sorted[rank];
 }
 
-static uint64_t switch_time(const struct intrusion *in) {
-    return usual_delay(&in->working, 2, DEFAULT_SWITCH_NS);
+static uint32_t kept_changes(const struct changes *changes) {
+    return changes->count < INTRUSION_STARTS ? changes->count : INTRUSION_STARTS;
+}
+
+/* A return as seen: between the least but one of both bounds. */
+static uint64_t return_time(const struct changes *changes) {
+    uint32_t n = kept_changes(changes);
+    if (n < LEAST_STARTS)
+        return DEFAULT_SWITCH_NS;
+    return (ranked(changes->least_ns, n, 1) + ranked(changes->most_ns, n, 1)) / 2;
+}
+
+/* From the launch until training has a GPU that we had left idle. */
+static uint64_t idle_switch(const struct intrusion *in) {
+    uint32_t n = kept_changes(&in->taken);
+    return n < LEAST_STARTS ? return_time(&in->idle) : ranked(in->taken.most_ns, n, n / 2);
+}
+
+/* From our end until training has the GPU: no less than when we had left it idle. */
+static uint64_t working_switch(const struct intrusion *in) {
+    uint64_t idle_ns = kept_changes(&in->taken) < LEAST_STARTS ? 0 : idle_switch(in);
+    bool seen = kept_changes(&in->working) >= LEAST_STARTS;
+    return seen || !idle_ns ? later(return_time(&in->working), idle_ns) : idle_ns;
 }
 
 static void watch_start(struct intrusion *in, struct host_watch *watch,
@@ -157,16 +176,22 @@ static void watch_start(struct intrusion *in, struct host_watch *watch,
     uint64_t least = later(in->polled_ns, watch->resume_ns);
     if (passed == watch->seq && now_ns - sooner(least, now_ns) <= COARSE_NS) {
         watch->vague_ns = now_ns - sooner(least, now_ns);
-        watch->started_ns = least + (now_ns - sooner(least, now_ns)) / 2;
+        watch->started_ns = now_ns;
     } else if (passed >= watch->seq || LOAD(board->fill_present) == 0 ||
                now_ns > later(watch->resume_ns, in->last_done_ns) + BLIND_NS) {
         watch->blind = true;
     }
 }
 
+/* The call that launched it has still not returned. */
+static bool is_late(const struct host_watch *watch, uint64_t now_ns) {
+    return watch->busy_before || now_ns > watch->resume_ns + BLIND_NS;
+}
+
 bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int count,
                     uint64_t now_ns) {
-    bool settled = true;
+    /* Until the GPU is back at training, the wait is not over. */
+    bool settled = now_ns >= in->last_done_ns + working_switch(in);
     for (int i = 0; i < in->count; i++) {
         struct host_watch *watch = &in->watches[i];
         const struct sfill_training_board *board = board_of(hosts, count, watch->board_id);
@@ -184,7 +209,8 @@ bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int cou
             watch->ready_ns = find_ready(watch, board);
         if (watch->resume_ns && !watch->started_ns && !watch->blind)
             watch_start(in, watch, board, now_ns);
-        settled &= !watch->resume_ns || watch->started_ns || watch->blind;
+        settled &= !watch->resume_ns || ((watch->started_ns || watch->blind) &&
+                                         (watch->ready_ns || is_late(watch, now_ns)));
     }
     in->polled_ns = now_ns;
     return settled;
@@ -220,45 +246,14 @@ static uint64_t busy_overlap(const struct host_watch *watch,
     return busy;
 }
 
-/* How much the GPU has worked for us since a moment. */
-static uint64_t ran_after(const struct intrusion *in, uint64_t moment_ns) {
-    uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS), sum = 0;
-    for (uint64_t i = in->runs_head; i > in->runs_head - kept; i--) {
-        const struct busy_run *run = &in->runs[(i - 1) % INTRUSION_RUNS];
-        if (run->end_ns <= moment_ns)
-            break;
-        sum += run->end_ns - later(run->begin_ns, moment_ns);
-    }
-    return sum;
-}
-
-/* Part 1. *started_ns: from when on part 2 counts. */
-static uint64_t first_wait(const struct intrusion *in, const struct host_watch *watch,
-                           uint64_t *started_ns) {
-    bool at_work;
-    uint64_t since_ns = free_since(in, watch, &at_work);
-    uint64_t seen_ns = watch->started_ns > since_ns ? watch->started_ns - since_ns : 0;
-    uint64_t passed_ns =
-        since_ns + (at_work ? switch_time(in) : usual_delay(&in->idle, 24, seen_ns));
-    if (at_work && watch->started_ns > passed_ns + LATE_NS)
-        passed_ns = watch->started_ns;
-    if (watch->started_ns)
-        passed_ns = sooner(passed_ns, watch->started_ns); /* it was seen by then */
-    /* Nor can it have waited for more than what we still had to run. */
-    passed_ns = sooner(passed_ns, watch->resume_ns + ran_after(in, watch->resume_ns) +
-                                      later(switch_time(in), DEFAULT_SWITCH_NS));
-    *started_ns = later(passed_ns, watch->started_ns);
-    uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns) + USUAL_START_NS;
-    return passed_ns > ready_ns ? passed_ns - ready_ns : 0;
-}
-
-/* Training computes from started_ns on, at least for one slice. Work of ours that seems to have
- * run in it had ended before; our look came late. */
-static bool was_seen_late(const struct host_watch *watch, const struct busy_run *run) {
-    return watch->started_ns > watch->resume_ns && !watch->blind &&
-           watch->counted_ns < watch->started_ns &&
-           run->begin_ns < watch->started_ns + LEAST_SLICE_NS &&
-           run->end_ns < watch->started_ns + LEAST_SLICE_NS;
+/* What of [begin, end] training has been kept waiting for, but for what stands in *upto_ns. */
+static uint64_t charge(const struct host_watch *watch, const struct sfill_training_board *board,
+                       uint64_t begin_ns, uint64_t end_ns, uint64_t *upto_ns) {
+    begin_ns = later(begin_ns, *upto_ns);
+    if (end_ns <= begin_ns)
+        return 0;
+    *upto_ns = end_ns;
+    return busy_overlap(watch, board, begin_ns, end_ns);
 }
 
 uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host *hosts, int count,
@@ -267,25 +262,42 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
     const struct sfill_training_board *board = board_of(hosts, count, watch->board_id);
     if (!board || !watch->resume_ns)
         return 0;
-    uint64_t wait = 0, after = later(watch->resume_ns, watch->counted_ns);
-    if (!watch->first_counted && (watch->started_ns || watch->blind)) {
-        note_start(in, watch);
-        wait = first_wait(in, watch, &after);
-        watch->first_counted = true;
+    if (!watch->noted && (watch->started_ns || watch->blind)) {
+        if (!watch->blind)
+            note_start(in, watch);
+        watch->noted = true;
     }
+    uint64_t switch_ns = working_switch(in), wait = 0;
+    uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns);
+    uint64_t back_ns = watch->busy_before ? 0 : watch->resume_ns + idle_switch(in);
+    if (watch->started_ns)
+        back_ns = sooner(back_ns, watch->started_ns);
+    uint64_t upto_ns = later(ready_ns, watch->counted_ns);
     uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
     for (uint64_t i = in->runs_head - kept; i < in->runs_head; i++) {
         const struct busy_run *run = &in->runs[i % INTRUSION_RUNS];
-        if (run->end_ns <= after || run->begin_ns >= now_ns || was_seen_late(watch, run))
+        if (run->end_ns + switch_ns <= upto_ns)
             continue;
-        uint64_t begin = later(run->begin_ns, after), end = sooner(run->end_ns, now_ns);
-        uint64_t busy = busy_overlap(watch, board, begin, end);
-        if (busy == 0)
-            continue;
-        wait += busy;
-        if (run->begin_ns > watch->resume_ns && run->begin_ns >= after)
-            wait += SWITCHES_PER_STRETCH * usual_delay(&in->working, 8, DEFAULT_SWITCH_NS);
+        if (run->begin_ns > ready_ns)
+            wait += charge(watch, board, ready_ns, sooner(back_ns, now_ns), &upto_ns);
+        wait += charge(watch, board, run->begin_ns - switch_ns,
+                       sooner(run->end_ns + switch_ns, now_ns), &upto_ns);
     }
+    wait += charge(watch, board, ready_ns, sooner(back_ns, now_ns), &upto_ns);
     watch->counted_ns = later(now_ns, watch->counted_ns);
     return wait;
+}
+
+bool intrusion_goes_on(const struct intrusion *in, const struct gate_host *hosts, int count) {
+    for (int i = 0; i < in->count; i++) {
+        const struct host_watch *watch = &in->watches[i];
+        const struct sfill_training_board *board = board_of(hosts, count, watch->board_id);
+        if (!board || !watch->resume_ns)
+            continue;
+        const struct sfill_gpu_section *gpu = &board->gpus[watch->section];
+        uint64_t seq = LOAD(gpu->bubble_seq);
+        if (seq % 2 && seq > watch->seq && LOAD(gpu->bubble_begin_ns) < in->last_done_ns)
+            return true;
+    }
+    return false;
 }

@@ -22,16 +22,17 @@ struct host_watch {
     uint64_t noticed_ns; /* when the end of that bubble was first seen */
     uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
     uint64_t ready_ns;   /* when that launch had been issued: from then on it waits */
-    uint64_t started_ns; /* when its GPU passed the point before that launch; 0: not seen */
+    uint64_t started_ns; /* when its GPU was seen past the point before that launch; 0: not yet */
     uint64_t vague_ns;   /* between the looks before and after that moment */
     bool blind;          /* that moment will not be seen any more */
-    bool first_counted;  /* the wait for that moment stands in a record */
+    bool noted;          /* how long that took has been learned from */
+    bool busy_before;    /* it had work when we began */
     uint64_t counted_ns; /* waits up to here stand in records already */
 };
 
-/* From our end, or the launch, to training's start as we saw it. */
-struct start_delays {
-    uint64_t ns[INTRUSION_STARTS];
+/* Times that a change of the GPU's hands took; each lies between two bounds. */
+struct changes {
+    uint64_t least_ns[INTRUSION_STARTS], most_ns[INTRUSION_STARTS];
     uint32_t count;
 };
 
@@ -42,17 +43,23 @@ struct intrusion {
     uint64_t runs_head;
     uint64_t last_done_ns;
     uint64_t polled_ns;
-    struct start_delays working, idle;
+    struct changes taken;         /* from training to us, on a GPU that was idle */
+    struct changes working, idle; /* back, from our end or from the launch's call */
 };
 
 void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int count,
                      const char *uuid, uint64_t now_ns);
 void intrusion_ran(struct intrusion *in, uint64_t begin_ns, uint64_t end_ns);
+/* Our first operation since training had the GPU began so long after its launch. */
+void intrusion_took_over(struct intrusion *in, uint64_t start_ns);
 /* Looks at training's boards. True once every process that came back has been seen to start
  * (or cannot be seen). */
 bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int count,
                     uint64_t now_ns);
 bool intrusion_resumed(const struct intrusion *in);
+/* Training came back and is idle again, and our last work ran in that later bubble: its end is
+ * to be watched as well. */
+bool intrusion_goes_on(const struct intrusion *in, const struct gate_host *hosts, int count);
 /* What one watched process waited since the last count, up to now_ns; counts it as told. */
 uint64_t intrusion_take(struct intrusion *in, int watch, const struct gate_host *hosts, int count,
                         uint64_t now_ns);

@@ -66,6 +66,17 @@ void uses_close(struct uses *uses, const struct gate_host *hosts, int count, uin
     uses->live = false;
 }
 
+/* What bubble the record is of, by the board of its host. */
+static void name_bubble(struct uses *uses, const struct sfill_training_board *board) {
+    int section = idle_section(board, uses->uuid);
+    if (section < 0)
+        return;
+    const struct sfill_gpu_section *gpu = &board->gpus[section];
+    uses->record.bubble_seq = LOAD(gpu->bubble_seq) | 1;
+    uses->record.bubble_begin_ns = LOAD(gpu->bubble_begin_ns);
+    uses->record.cause = LOAD(gpu->bubble_cause);
+}
+
 static void begin(struct uses *uses, const struct gate_host *hosts, int count,
                   const struct idle_view *view, uint64_t epoch, uint64_t now_ns) {
     uses->live = true;
@@ -74,19 +85,30 @@ static void begin(struct uses *uses, const struct gate_host *hosts, int count,
     uses->record = (struct sfill_use){.gpu = uses->gpu};
     if (count > 0) {
         int host = view->host < count ? view->host : 0;
-        int section = idle_section(hosts[host].board, uses->uuid);
         uses->record.host_board_id = hosts[host].board_id;
         uses->record.bubble_seq = view->bubble_seq;
         uses->record.bubble_begin_ns = view->since_ns;
         uses->record.cause = view->cause;
-        if (uses->ignoring && section >= 0) {
-            const struct sfill_gpu_section *gpu = &hosts[host].board->gpus[section];
-            uses->record.bubble_seq = LOAD(gpu->bubble_seq) | 1;
-            uses->record.bubble_begin_ns = LOAD(gpu->bubble_begin_ns);
-            uses->record.cause = LOAD(gpu->bubble_cause);
-        }
+        if (uses->ignoring)
+            name_bubble(uses, hosts[host].board);
     }
     intrusion_begin(&uses->intrusion, hosts, count, uses->uuid, now_ns);
+}
+
+/* The last of our work may have run in a later bubble than the one it was meant for. That one's
+ * end is watched too. */
+static void end_of_use(struct uses *uses, const struct gate_host *hosts, int count,
+                       uint64_t now_ns) {
+    bool goes_on = intrusion_goes_on(&uses->intrusion, hosts, count);
+    uint64_t host_id = uses->record.host_board_id;
+    uses_close(uses, hosts, count, now_ns);
+    for (int i = 0; goes_on && i < count; i++) {
+        struct idle_view view = {.host = i};
+        if (hosts[i].board_id != host_id)
+            continue;
+        begin(uses, hosts, count, &view, idle_epoch(hosts, count, uses->uuid), now_ns);
+        name_bubble(uses, hosts[i].board);
+    }
 }
 
 void uses_released(struct uses *uses, const struct gate_host *hosts, int count,
@@ -109,6 +131,8 @@ void uses_released(struct uses *uses, const struct gate_host *hosts, int count,
 
 void uses_done(struct uses *uses, const struct flight_done *done) {
     intrusion_ran(&uses->intrusion, done->begin_ns, done->end_ns);
+    if (done->start_ns)
+        intrusion_took_over(&uses->intrusion, done->start_ns);
     if (!uses->live)
         return;
     uses->record.gpu_time_ns += done->busy_ns;
@@ -143,7 +167,7 @@ void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool
     else if (age > PART_NS)
         flush(uses, hosts, count, upto);
     else if (!in_flight && settled && !uses->ignoring && (resumed || quiet > QUIET_NS))
-        uses_close(uses, hosts, count, now_ns);
+        end_of_use(uses, hosts, count, now_ns);
 }
 
 bool uses_wants_polls(const struct uses *uses, uint64_t now_ns) {

@@ -20,6 +20,7 @@ PARTS = (
     "gate_decide",
     "durations",
     "inflight",
+    "flight_exact",
     "intrusion",
     "uses",
 )

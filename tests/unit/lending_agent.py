@@ -48,9 +48,10 @@ class LendingAgent:
         tuning: Tuning = TUNING,
         memory_limit_bytes: int = 4 << 30,
         ignore_training: bool = False,
+        predict_end: bool = True,
         uuid: str = UUID,
     ) -> None:
-        self.policy = Policy(uuid, ignore_training=ignore_training)
+        self.policy = Policy(uuid, ignore_training=ignore_training, predict_end=predict_end)
         self.policy.write_tuning(tuning)
         self.memory_limit_bytes = memory_limit_bytes
         self.allow()
