@@ -93,7 +93,7 @@ class Controller:
             thread.join(timeout=self.settings.command_timeout_s + 1)
         if self.store.open():
             self.journal.store()
-        self.store.database.close()
+        self.store.close()
 
     def report(self, report: Report) -> ReportAnswer:
         """Take in a node's report, whose sender was checked."""

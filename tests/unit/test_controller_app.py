@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,3 +247,25 @@ def test_without_accounting_no_comment_is_tried(bench: Bench) -> None:
     comments._waiting = dict.fromkeys(comments._waiting, (0.0, 0))
     comments.step()
     assert bench.slurm.done("set_admin_comment") == [] and comments._waiting == {}
+
+
+def test_a_locked_database_holds_up_no_answer_and_its_batch_is_stored_once(
+    tmp_path: Path, munge_socket: str
+) -> None:
+    bench = Bench(tmp_path, munge_socket, database_timeout_s=5.0)
+    sent = report(1, [bubble_use(1)])
+    lock = sqlite3.connect(bench.path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+    answers = [bench.answer(sent) for _ in range(3)]
+    assert time.monotonic() - began < 1.0
+    assert [answer.accepted_sequence for answer in answers] == [0, 0, 0]
+    bench.controller.store._off = True
+    assert bench.answer(sent).off
+    lock.execute("ROLLBACK")
+    lock.close()
+    while bench.answer(sent).accepted_sequence < 1:
+        assert time.monotonic() - began < 10
+    bench.controller.stop()
+    with Database(f"sqlite:///{bench.path}").reading() as session:
+        assert session.scalar(select(func.count()).select_from(BubbleUse)) == 1
