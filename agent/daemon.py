@@ -32,7 +32,7 @@ from db.wire.messages import Report, ReportAnswer
 
 log = logging.getLogger(__name__)
 
-_REAP_INTERVAL_S = 30.0
+_REAP_INTERVAL_S = 15.0
 
 
 class Agent:
@@ -193,7 +193,8 @@ class Agent:
     async def _reap(self) -> None:
         """Gives up jobs that have had no process for long and whose end nobody told of."""
         while True:
-            await asyncio.sleep(min(_REAP_INTERVAL_S, self.settings.forget_after_s / 2))
+            least_s = min(self.settings.forget_after_s, self.settings.forget_batch_after_s)
+            await asyncio.sleep(min(_REAP_INTERVAL_S, least_s / 2))
             living = await asyncio.to_thread(self._finder.processes_of_jobs)
             known = {*self.node.jobs.hosts, *self.node.jobs.fills}
             gone = known - living.keys()
@@ -201,8 +202,16 @@ class Agent:
                 job_id: self._without_process_ns.get(job_id, now_ns()) for job_id in gone
             }
             for job_id, since in self._without_process_ns.items():
-                if now_ns() - since > self.settings.forget_after_s * 1e9:
+                if now_ns() - since > self._forget_after_s(job_id) * 1e9:
                     self._slurm.give_up(job_id)
+
+    def _forget_after_s(self, job_id: int) -> float:
+        """An epilog that comes while no agent runs leaves a job whose end nobody tells of. A batch
+        script is a process; an allocation of salloc has none between its steps."""
+        fill = self.node.jobs.fills.get(job_id)
+        if fill is not None and (fill.batch or fill.evicted):
+            return min(self.settings.forget_after_s, self.settings.forget_batch_after_s)
+        return self.settings.forget_after_s
 
     # Changes, reports and answers
 

@@ -103,6 +103,11 @@ class AgentSettings(BaseSettings):
     forget_after_s: float = Field(
         default=600.0, ge=5, description="a job without a process for so long is given up, seconds"
     )
+    forget_batch_after_s: float = Field(
+        default=60.0,
+        ge=2,
+        description="the same for a fill that must have a process: batch, or evicted, seconds",
+    )
     # Gate
     dwell_us: int = Field(default=50, ge=0, le=100_000, description="idle before release, in us")
     in_flight_us: int = Field(

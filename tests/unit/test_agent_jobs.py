@@ -244,6 +244,21 @@ def test_job_without_a_word_of_its_end_is_given_up(tmp_path: Path) -> None:
         assert "given up" in event["text"]
 
 
+def test_a_fill_whose_end_was_told_while_no_agent_ran_gives_its_slots_back_soon(
+    tmp_path: Path, shims: list[FakeShim]
+) -> None:
+    settings = settings_for(tmp_path, forget_after_s=600, forget_batch_after_s=2)
+    with running(settings) as agent:
+        host_begins(agent, 1)
+        shims.append(train(agent, 1))
+        fill_begins(agent, 2, "mem=4G")
+        assert 2 in agent.agent.node.jobs.fills
+        until(lambda: 2 not in agent.agent.node.jobs.fills, 8)
+        assert 1 in agent.agent.node.jobs.hosts
+        [event] = agent.events("fill_ends")
+        assert "given up" in event["text"]
+
+
 def test_memory_that_fills_hold_already_is_not_counted_twice(
     tmp_path: Path, shims: list[FakeShim]
 ) -> None:
