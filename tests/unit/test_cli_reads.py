@@ -146,6 +146,17 @@ def test_jobs_lists_each_job_once(run: Run) -> None:
     assert run("jobs", "--user", "nobody").out == "No job matches.\n"
 
 
+def test_jobs_and_status_say_what_fill_costs_or_that_it_is_not_known_yet(run: Run) -> None:
+    assert "0.42 %" in run("status").out
+    lines = {line.split()[0]: line for line in run("jobs").out.splitlines() if line}
+    assert "0.42 %" in lines["101"]
+    assert "not known yet" in lines["103"]
+    assert "not known yet" not in lines["102"]  # it only observes
+    rows = {row["job_id"]: row for row in run("jobs", "--kind", "host", "--json").rows}
+    assert rows[101]["calibrated_slowdown"] == 0.0042
+    assert rows[103]["calibrated_slowdown"] is None
+
+
 def test_events_filter_and_empty(run: Run) -> None:
     rows = run("events", "--what", "evicted", "--json").rows
     assert [(row["slurm_job_id"], row["node"]) for row in rows] == [(203, "n2")]
