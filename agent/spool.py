@@ -53,6 +53,10 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.boot_id, self.acknowledged = self._read_head()
         self._segments = self._read_segments()
+        self._no_space = False  # the disk refused the last batch
+        if self._segments:
+            # Of a crash between the removal of segments and the note of it, on a full disk.
+            self.acknowledged = max(self.acknowledged, self._segments[0].first - 1)
         self.last = max([self.acknowledged, *(segment.last for segment in self._segments)])
 
     @property
@@ -85,9 +89,11 @@ class Spool:
             try:
                 self._write(segment, line)
             except OSError as error:
+                self._no_space = True
                 raise SpoolFullError(
                     f"the spool {self._folder} cannot be written: {error}"
                 ) from error
+            self._no_space = False
             segment.size_bytes += len(line)
             segment.last = self.last = sequence
             if sequence == self.acknowledged + 1:
@@ -113,11 +119,12 @@ class Spool:
             self.acknowledged = sequence
             self._pending = {key: text for key, text in self._pending.items() if key > sequence}
             done = [each for each in self._segments if each.last <= sequence]
-            if done and done[-1] is self._segments[-1] and not self._is_whole(done[-1]):
-                done.pop()  # it grows on
+            growing = done and done[-1] is self._segments[-1] and not self._is_whole(done[-1])
+            if growing and not (self._no_space and done[-1].size_bytes):
+                done.pop()
             if done:
                 # First the number, then the files that it is known from.
-                self._write_head()
+                self._keep_number(done[-1].last)
             for segment in done:
                 segment.path.unlink(missing_ok=True)
                 self._segments.remove(segment)
@@ -143,6 +150,17 @@ class Spool:
         self.boot_id, self.acknowledged = uuid.uuid4().hex, 0
         self._write_head()
         return self.boot_id, self.acknowledged
+
+    def _keep_number(self, last: int) -> None:
+        """On a full disk by an empty segment, which takes no room: its name tells the number."""
+        try:
+            self._write_head()
+        except OSError:
+            if all(segment.first != last + 1 for segment in self._segments):
+                segment = _Segment(self._folder / f"{last + 1:016d}.batches", last + 1, last, 0)
+                segment.path.touch(mode=0o600)
+                self._segments.append(segment)
+            _sync_folder(self._folder)
 
     def _write_head(self) -> None:
         write_atomically(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from agent import spool as spool_module
 from agent.clock import UtcClock
 from agent.ledger import Ledger
 from agent.reporter import Spooler
-from agent.spool import Spool, SpoolFullError
+from agent.spool import Spool, SpoolFullError, write_atomically
 
 MANY = 1 << 30
 
@@ -136,3 +137,33 @@ def test_damaged_head_begins_a_new_life(tmp_path: Path) -> None:
     again = Spool(tmp_path, MANY)
     assert again.boot_id != spool.boot_id
     assert again.append([record(1)]) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_disk_that_the_spool_has_filled_is_freed_by_what_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    spool = Spool(tmp_path, 1 << 30)
+    spool.append(['{"a":1}'])
+    last = spool.append(['{"a":2}'])
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def on_full_disk(writes: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: object) -> None:
+            if any(path.stat().st_size for path in tmp_path.glob("*.batches")):
+                raise full
+            writes(*given)
+
+        return write
+
+    monkeypatch.setattr(spool_module, "write_atomically", on_full_disk(write_atomically))
+    monkeypatch.setattr(Spool, "_write", on_full_disk(Spool._write))
+    with pytest.raises(SpoolFullError):
+        spool.append(['{"a":3}'])
+    spool.acknowledge(last)
+    assert spool.oldest() is None
+    if restarted:
+        spool = Spool(tmp_path, 1 << 30)
+        assert (spool.acknowledged, spool.last) == (last, last)
+    assert spool.append(['{"a":3}']) == last + 1
+    assert spool.oldest() is not None
