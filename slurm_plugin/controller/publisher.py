@@ -172,6 +172,7 @@ class Publisher:
 
     def _publish_partition(self, partition: Partition, ready: bool) -> bool:
         held_before = self._memory.held
+        self._was_up |= partition.state == "UP"
         up = partition_step(
             partition.state, partition.min_nodes, all_ready=ready, memory=self._memory
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from tests.cluster.cluster import USERS, Cluster
-from tests.cluster.test_supply import fill, lends, lends_nothing, supplied, train
+from tests.cluster.test_supply import events, fill, lends, lends_nothing, supplied, train
 
 __all__ = ["supplied"]
 
@@ -29,9 +29,15 @@ def test_an_evicted_batch_fill_runs_on_elsewhere_within_seconds(supplied: Cluste
     assert supplied.job(job)["NodeList"] == "f2"
 
 
+def gated(cluster: Cluster) -> list[dict[str, object]]:
+    """Processes of fills that the agents have taken on so far."""
+    return [row for row in events(cluster, "attached") if "is gated" in str(row["text"])]
+
+
 def test_an_evicted_srun_fill_is_cancelled_and_its_user_is_told_why(supplied: Cluster) -> None:
     training = train(supplied, "n1")
     lends(supplied, "f1")
+    before = len(gated(supplied))
     line = f". {supplied.sandbox.folder}/env; exec srun --fill=mem=2G siminfer --seconds 120"
     with subprocess.Popen(
         [
@@ -45,11 +51,7 @@ def test_an_evicted_srun_fill_is_cancelled_and_its_user_is_told_why(supplied: Cl
         cwd=supplied.files,
         env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/tmp"},
     ) as srun:
-        supplied.wait(
-            lambda: "fill:2" in supplied.check("scontrol", "-d", "-o", "show", "node", "f1"),
-            15.0,
-            "srun to run",
-        )
+        supplied.wait(lambda: len(gated(supplied)) > before, 15.0, "srun's program to run")
         supplied.check("scancel", str(training))
         said, _ = srun.communicate(timeout=40)
     assert "sfill: the GPU is no longer lent" in said, said

@@ -57,7 +57,7 @@ def partition_state(cluster: Cluster) -> str:
 
 
 def events(cluster: Cluster, what: str) -> list[dict[str, object]]:
-    found = cluster.sfill_json("events", "--what", what)
+    found = cluster.sfill_json("events", "--what", what, "--limit", "100000")
     rows = found["events"] if isinstance(found, dict) else found
     assert isinstance(rows, list)
     return rows

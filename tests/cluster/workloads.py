@@ -39,9 +39,10 @@ def submit_fill(
     return cluster.submit(f"--fill=mem={memory}", *options, script=script, user=user)
 
 
-def wait_lends(cluster: Cluster, twin: str, timeout_s: float = 15.0) -> None:
-    """Until Slurm may place fills on `twin`."""
-    cluster.wait(lambda: cluster.supply(twin) > 0, timeout_s, f"{twin} to lend")
+def wait_lends(cluster: Cluster, twin: str, timeout_s: float = 20.0, slots: int = 4) -> None:
+    """Until Slurm may place a fill of so many slots on `twin`; it refuses one that names a twin
+    and asks for more than that lends just now."""
+    cluster.wait(lambda: cluster.supply(twin) >= slots, timeout_s, f"{twin} to lend {slots} slots")
 
 
 def wait_kernels(cluster: Cluster, job_id: int, least: int = 1, timeout_s: float = 15.0) -> None:
