@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -121,6 +123,67 @@ def test_a_loosened_gate_reports_what_it_cost(machine: Machine) -> None:
         found, uses = run(machine, agent, "--kernel-us", "200")
     assert found.waited_fraction >= 0.05
     assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.15)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training and a fill, and GPU time in flight with which training waits 5 % and more."""
+
+    train: tuple[str, ...]
+    fill: tuple[str, ...]
+    loosened_us: int
+
+
+LONG = ("--compute-us", "60000", "--kernel-us", "200", "--stall-ms", "40")
+SHORT = ("--compute-us", "5000", "--kernel-us", "200", "--stall-ms", "5")
+DRY = ("--compute-us", "20000", "--stall-ms", "20", "--sync-style", "dry")
+WORKLOADS = {
+    "long": Workload(LONG, ("--kernel-us", "200"), 15_000),
+    "short": Workload(SHORT, ("--kernel-us", "100"), 1_000),
+    "dry": Workload(DRY, ("--kernel-us", "200"), 5_000),
+}
+
+
+@contextlib.contextmanager
+def crowded(busy: bool) -> Iterator[None]:
+    """Two processes that never sleep, or none."""
+    spinning = [sys.executable, "-c", "while True: pass"]
+    spinners = [subprocess.Popen(spinning) for _ in range(2 if busy else 0)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait(5)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "crowded"])
+@pytest.mark.parametrize("loosened", [False, True], ids=["gated", "loosened"])
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
+    machine: Machine, name: str, loosened: bool, busy: bool
+) -> None:
+    workload = WORKLOADS[name]
+    in_flight_us = workload.loosened_us if loosened else TUNING.in_flight_us
+    tuning = replace(TUNING, in_flight_us=in_flight_us)
+    with LendingAgent(machine.socket, tuning=tuning, predict_end=not loosened) as agent:
+        with crowded(busy):
+            training = machine.train(7, *workload.train)
+            time.sleep(0.5)
+            filling = machine.infer(3, *workload.fill)
+            assert filling.wait(30) == 0
+            training.terminate()
+            training.wait(30)
+        time.sleep(0.2)
+        uses = agent.collect()
+    found = machine.truth()
+    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
+    assert sum(use.gpu_time_ns for use in uses) == pytest.approx(truly, rel=0.03)
+    if loosened:
+        assert found.waited_fraction >= 0.03
+    least = 0 if found.waited_fraction >= 0.005 else 0.0002 * found.wall_ns
+    allowed = max(0.1 * found.waited_ns, least)
+    assert abs(intrusion_of(uses) - found.waited_ns) <= allowed
 
 
 def test_nothing_is_released_once_the_agent_is_gone(machine: Machine) -> None:
