@@ -90,6 +90,7 @@ class Spool:
                 self._write(segment, line)
             except OSError as error:
                 self._no_space = True
+                self._drop_acknowledged()  # if that makes room, the next try finds it
                 raise SpoolFullError(
                     f"the spool {self._folder} cannot be written: {error}"
                 ) from error
@@ -118,16 +119,7 @@ class Spool:
                 return
             self.acknowledged = sequence
             self._pending = {key: text for key, text in self._pending.items() if key > sequence}
-            done = [each for each in self._segments if each.last <= sequence]
-            growing = done and done[-1] is self._segments[-1] and not self._is_whole(done[-1])
-            if growing and not (self._no_space and done[-1].size_bytes):
-                done.pop()
-            if done:
-                # First the number, then the files that it is known from.
-                self._keep_number(done[-1].last)
-            for segment in done:
-                segment.path.unlink(missing_ok=True)
-                self._segments.remove(segment)
+            self._drop_acknowledged()
 
     def close(self) -> None:
         """Keeps the acknowledged number for the next start."""
@@ -151,15 +143,28 @@ class Spool:
         self._write_head()
         return self.boot_id, self.acknowledged
 
+    def _drop_acknowledged(self) -> None:
+        """Removes segments that nobody needs; one that can grow stays while the disk has room."""
+        done = [each for each in self._segments if each.last <= self.acknowledged]
+        growing = done and done[-1] is self._segments[-1] and not self._is_whole(done[-1])
+        if growing and not (self._no_space and done[-1].size_bytes):
+            done.pop()
+        if done:
+            # First the number, then the files that it is known from.
+            self._keep_number(done[-1].last)
+        for segment in done:
+            segment.path.unlink(missing_ok=True)
+            self._segments.remove(segment)
+
     def _keep_number(self, last: int) -> None:
         """On a full disk by an empty segment, which takes no room: its name tells the number."""
         try:
             self._write_head()
         except OSError:
-            if all(segment.first != last + 1 for segment in self._segments):
-                segment = _Segment(self._folder / f"{last + 1:016d}.batches", last + 1, last, 0)
-                segment.path.touch(mode=0o600)
-                self._segments.append(segment)
+            path = self._folder / f"{last + 1:016d}.batches"
+            path.touch(mode=0o600)
+            if all(segment.path != path for segment in self._segments):
+                self._segments.append(_Segment(path, last + 1, last, 0))
             _sync_folder(self._folder)
 
     def _write_head(self) -> None:

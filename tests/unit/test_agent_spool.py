@@ -139,9 +139,10 @@ def test_damaged_head_begins_a_new_life(tmp_path: Path) -> None:
     assert again.append([record(1)]) == 1
 
 
+@pytest.mark.parametrize("acknowledged_before", [False, True])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_disk_that_the_spool_has_filled_is_freed_by_what_is_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool, acknowledged_before: bool
 ) -> None:
     spool = Spool(tmp_path, 1 << 30)
     spool.append(['{"a":1}'])
@@ -158,6 +159,8 @@ def test_a_disk_that_the_spool_has_filled_is_freed_by_what_is_acknowledged(
 
     monkeypatch.setattr(spool_module, "write_atomically", on_full_disk(write_atomically))
     monkeypatch.setattr(Spool, "_write", on_full_disk(Spool._write))
+    if acknowledged_before:
+        spool.acknowledge(last)
     with pytest.raises(SpoolFullError):
         spool.append(['{"a":3}'])
     spool.acknowledge(last)
