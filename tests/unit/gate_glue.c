@@ -98,6 +98,10 @@ uint64_t glue_mean(struct gate_gpu *gpu, uint64_t shape) {
 void glue_learn(struct gate_gpu *gpu, uint64_t shape, uint64_t ns, int exact) {
     durations_learn(&gpu->durations, shape, ns, exact != 0);
 }
+int glue_doubted(struct gate_gpu *gpu, uint64_t shape, uint64_t held_ns) {
+    return durations_doubted(&gpu->durations, shape, held_ns);
+}
+void glue_tried(struct gate_gpu *gpu, uint64_t shape) { durations_tried(&gpu->durations, shape); }
 uint64_t glue_in_flight(const struct gate_gpu *gpu) { return gpu->flight.in_flight_ns; }
 uint32_t glue_count(const struct gate_gpu *gpu) { return gpu->flight.count; }
 const struct sfill_fill_board *glue_board(void) { return gate.board; }

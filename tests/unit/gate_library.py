@@ -55,6 +55,8 @@ def library() -> ctypes.CDLL:
         "glue_look": (None, [pointer, u64]),
         "glue_mean": (u64, [pointer, u64]),
         "glue_learn": (None, [pointer, u64, u64, integer]),
+        "glue_doubted": (integer, [pointer, u64, u64]),
+        "glue_tried": (None, [pointer, u64]),
         "glue_in_flight": (u64, [pointer]),
         "glue_count": (ctypes.c_uint32, [pointer]),
         "glue_board": (ctypes.POINTER(FillBoard), []),

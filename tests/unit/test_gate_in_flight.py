@@ -150,6 +150,20 @@ def test_launch_latency_does_not_spoil_an_exact_duration(gate: Gate) -> None:
     assert gate.lib.glue_mean(gate.handle, SHAPE) == 20 * US
 
 
+def test_a_wrong_estimate_holds_nothing_for_ever(gate: Gate) -> None:
+    lib, handle, second = gate.lib, gate.handle, 1000 * MS
+    lib.glue_learn(handle, SHAPE, 50 * MS, 0)
+    assert not lib.glue_doubted(handle, SHAPE, second)
+    assert lib.glue_doubted(handle, SHAPE, 2 * second)
+    lib.glue_tried(handle, SHAPE)
+    lib.glue_learn(handle, SHAPE, 50 * MS, 0)  # it is so long: the next trial comes later
+    assert not lib.glue_doubted(handle, SHAPE, 3 * second)
+    assert lib.glue_doubted(handle, SHAPE, 4 * second)
+    lib.glue_tried(handle, SHAPE)
+    lib.glue_learn(handle, SHAPE, 100 * US, 0)  # it was a mistake
+    assert lib.glue_mean(handle, SHAPE) == 100 * US
+
+
 def resume(board: TrainingBoard, at: int) -> None:
     """Training's first launch after its bubble, as the monitor tells it."""
     section = board.gpus[0]
