@@ -64,7 +64,7 @@ def batches_at(path: Path, at_ns: int) -> float:
     return float(last[1])
 
 
-def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, float]:
+def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, Any]:
     """What our database says of the uses of one host job's bubbles in a stretch of time."""
     to_utc_ns = time.time_ns() - time.monotonic_ns()
     began_us, ended_us = (began_ns + to_utc_ns) // 1000, (ended_ns + to_utc_ns) // 1000
@@ -86,6 +86,9 @@ def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, 
         intrusion = connection.execute(
             select(HostJob.intrusion_us).where(HostJob.slurm_job_id == job_id)
         ).scalar()
+        calibrated = connection.execute(
+            select(HostJob.calibrated_slowdown).where(HostJob.slurm_job_id == job_id)
+        ).scalar()
     seconds = (ended_ns - began_ns) / 1e9
     return {
         "uses": float(row[0] or 0),
@@ -93,6 +96,7 @@ def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, 
         "intrusion_fraction": float(row[2] or 0) / 1e6 / seconds,
         "kernels": float(row[3] or 0),
         "job_intrusion_us": float(intrusion or 0),
+        "calibrated_slowdown": calibrated,
     }
 
 
@@ -212,6 +216,7 @@ def main() -> None:
         "fill_rate": batches / seconds,
         "fill_rate_alone": alone["batches_per_s"],
         "intrusion_fraction": booked["intrusion_fraction"],
+        "calibrated_slowdown": booked["calibrated_slowdown"],
         "uses": booked["uses"],
         "kernels": booked["kernels"],
         "iteration_alone_ms": statistics.median(train["alone_ms"]),
