@@ -20,13 +20,17 @@ import pytest
 from tests.cluster.agent_socket import agent_status
 from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.driver import kernels_of
-from tests.cluster.workloads import submit_fill, submit_training, wait_kernels, wait_lends
+from tests.cluster.workloads import (
+    BUBBLE_KERNELS,
+    submit_fill,
+    submit_training,
+    wait_kernels,
+    wait_lends,
+)
 
 SECOND_NS = 1_000_000_000
 SLURM_SAVES_S = 6.0
 """After so long slurmctld has a job on disk; one that is killed sooner forgets the job."""
-BUBBLE_KERNELS = 250
-"""A bubble's kernels stand in one row, written when it is over: a killed fill's last has none."""
 BLOCK = 25
 """Iterations of a training, of 100 ms each, that are compared with as many others."""
 LEAST_SPREAD_MS = 1.0

@@ -8,6 +8,10 @@ from pathlib import Path
 from tests.cluster.cluster import USERS, Cluster, program
 from tests.cluster.driver import kernels_of
 
+BUBBLE_KERNELS = 400
+"""Kernels of 100 us that fit a bubble of 40 ms. They stand in one row, written when the bubble is
+over, so a fill that is killed in it leaves so many off the record at most."""
+
 
 def submit_training(
     cluster: Cluster,
