@@ -61,7 +61,8 @@ class TwinMemory:
     """What is remembered of a twin from one round to the next."""
 
     registered: int | None = None  # count at the last registration, from Slurm's complaint
-    highest: int = 0  # count ever seen; slurm.conf's own after a reload or a restart
+    highest: int = 0  # count seen that is not of our making: slurm.conf's own
+    asked: int | None = None  # count that we asked for last
     ceiling: int | None = None  # most that its slurmd offers, learnt from Slurm's complaint
     raise_wanted_since: float | None = None
     invalid: bool = False  # Slurm calls it invalid
@@ -117,11 +118,14 @@ def next_step(
         memory.raise_wanted_since = None
     memory.invalid = twin.invalid
     memory.ready = not step.changes
+    if step.count is not None:
+        memory.asked = step.count
     return step
 
 
 def _learn(twin: Twin, memory: TwinMemory) -> None:
-    memory.highest = max(memory.highest, twin.count)
+    if twin.count != memory.asked:
+        memory.highest = max(memory.highest, twin.count)
     changed = _COUNT_CHANGED.search(twin.reason)
     if twin.drained and changed:
         memory.registered = int(changed.group(1))

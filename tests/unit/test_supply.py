@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from db.wire.messages import Gpu
@@ -173,7 +173,12 @@ WORLD = st.lists(
 )
 
 
+# A count that is more than slurm.conf's was asked for, then nothing, and the slurmd registers.
+ABOVE_CEILING = [("wanted", 0), ("wanted", 33), ("wanted", 0), ("registers", 0), ("wanted", 1)]
+
+
 @given(WORLD)
+@example(ABOVE_CEILING)
 @settings(max_examples=300, deadline=None)
 def test_whatever_happens_the_record_comes_to_what_is_wanted(world: list[tuple[str, int]]) -> None:
     """Against a node that behaves as Slurm does, with a slurmd that registers when asked."""
