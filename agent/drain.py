@@ -68,11 +68,12 @@ class Drain:
 
     def all(self) -> None:
         """Drains all boards and closes windows that are over."""
+        began_ns = now_ns()
         for training in self._node.trainings.values():
             self.training(training)
         for fill in self._node.fills.values():
             self.fill(fill)
-        self._windows.close_due(now_ns())
+        self._windows.close_due(began_ns)
 
     def flush(self) -> None:
         """Takes everything there is into the ledger now, windows included: a job is ending."""

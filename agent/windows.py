@@ -13,6 +13,9 @@ from agent.bubbles import BubblesOfBoard, bubble_time, watched_time
 from agent.node import Node
 from db.wire.messages import WindowRecord
 
+# A bubble is written to its board a little after it ended, and read a little after that: what is
+# told of too late for its window would stand in none.
+_SETTLE_NS = 20_000_000
 _SHARE_WEIGHT = 0.3  # of the newest window in a GPU's recent bubble share
 
 
@@ -67,9 +70,10 @@ class Windows:
         total.kernels += kernels
 
     def close_due(self, now_ns: int) -> None:
-        """Closes the window when its time is up."""
-        if now_ns - self.began_ns >= self.node.settings.window_s * 1e9:
-            self.close(now_ns)
+        """Closes the window when its time is up, at a moment before which all has been read."""
+        settled_ns = now_ns - _SETTLE_NS
+        if settled_ns - self.began_ns >= self.node.settings.window_s * 1e9:
+            self.close(settled_ns)
 
     def close(self, now_ns: int) -> None:
         """Writes the window's rows and begins the next."""
