@@ -63,10 +63,10 @@ class Language(nn.Module):
 class Training:
     """One training: call `step()` again and again."""
 
-    def __init__(self, shape: Shape, seed: int = 1) -> None:
+    def __init__(self, shape: Shape, seed: int = 1, device: torch.device | None = None) -> None:
         torch.manual_seed(seed)
         self.shape = shape
-        self.device = torch.device("cuda", 0)
+        self.device = device or torch.device("cuda", 0)
         self.model = Language(shape).to(self.device, torch.bfloat16)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.generator = torch.Generator(device="cpu").manual_seed(seed)

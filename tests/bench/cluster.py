@@ -22,10 +22,12 @@ def prepare(jobs: Jobs) -> None:
     subprocess.run(["chmod", "-R", "a+rwX", str(jobs.folder)], check=True)
 
 
-def submit(jobs: Jobs, name: str, options: list[str], module: str, *arguments: str) -> int:
-    """Submits `python -m module arguments`; the job id."""
+def submit(
+    jobs: Jobs, name: str, options: list[str], module: str, *arguments: str, setup: str = ""
+) -> int:
+    """Submits `python -m module arguments`, after the shell lines of `setup`; the job id."""
     code = jobs.folder / "code"
-    setup = f"cd '{code}'\nexport PYTHONPATH='{code}'"
+    setup = f"cd '{code}'\nexport PYTHONPATH='{code}'\n{setup}"
     python = os.environ.get("SFILL_BENCH_PYTHON", sys.executable)
     return jobs.submit(name, options, [python, "-u", "-m", module, *arguments], setup)
 

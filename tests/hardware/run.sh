@@ -1,8 +1,10 @@
 #!/bin/bash
 # The measurements that need a real GPU, on a GPU host (with or without network), as root:
-#   bash tests/hardware/run.sh [stall] [power] [start] [demo]      default: all
+#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [bench]      default: all but bench
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
+# bench: cells of tests/bench, for SFILL_BENCH_SECONDS (540) from the script's start, with
+# SFILL_BENCH_ARGS (filters and the like); earlier results are taken from tests/bench/results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=${OUT:-$PWD/build/hardware}
@@ -34,6 +36,17 @@ bench() {
 stage_stall() { with_sandbox bench; }
 stage_power() { with_sandbox bench --infer-batch 64 --rounds 8 --pairs 0 --name stall-power; }
 stage_start() { "$python" -m tests.hardware.start --out "$out" --driver "$driver"; }
+stage_bench() { with_sandbox cells; }
+cells() {
+    local known=() file
+    for file in tests/bench/results/bench*.json; do
+        [ ! -e "$file" ] || known+=(--known "$file")
+    done
+    # shellcheck disable=SC2086 # arguments are words
+    "$python" -m tests.bench --out /tmp/sfill-bench --collect "$out" --sandbox "$sandbox" \
+        --seconds $((${SFILL_BENCH_SECONDS:-540} - SECONDS - 15)) "${known[@]}" \
+        ${SFILL_BENCH_ARGS:-}
+}
 stage_demo() {
     SFILL_DEMO_DIR=/tmp/sfill-demo bash deploy/demo.sh --once
     cp /tmp/sfill-demo/demo-result.json "$out/demo-h200.json"
@@ -42,7 +55,7 @@ stage_demo() {
 failed=0
 for stage in "${stages[@]}"; do
     declare -F "stage_$stage" >/dev/null || {
-        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo" >&2
+        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo, bench" >&2
         exit 2
     }
     started=$SECONDS

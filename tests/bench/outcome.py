@@ -1,0 +1,163 @@
+"""A cell's result: the fields that every cell has, whatever its policy; and where they are kept."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.cells import Cell, Machine
+from tests.bench.harvest import Harvest, Progress, harvest
+from tests.bench.statistics import slowdown
+
+MERGED = "bench.json"
+Result = dict[str, Any]
+
+
+def cost(filled: Sequence[Sequence[float]], shut: Sequence[Sequence[float]]) -> Result:
+    """The fields that say what it cost the training."""
+    found = slowdown(filled, shut)
+    return {
+        "pairs": found.rounds,
+        "slowdown_median": found.median,
+        "slowdown_lower95": found.lower95,
+        "slowdown_upper95": found.upper95,
+        "slowdown_p95": found.p95,
+    }
+
+
+def control(again: Sequence[Sequence[float]], shut: Sequence[Sequence[float]]) -> Result:
+    """The A/A control: what the same comparison says of blocks that do not differ."""
+    found = slowdown(again, shut)
+    return {
+        "control_median": found.median,
+        "control_lower95": found.lower95,
+        "control_upper95": found.upper95,
+        "control_p95": found.p95,
+    }
+
+
+def describe(cell: Cell, machine: Machine, commit: str, tiny: bool) -> Result:
+    """The fields that say what was measured, and where."""
+    return {
+        "workload": cell.workload,
+        "policy": cell.policy,
+        "inference": cell.inference or None,
+        "settings": dict(cell.settings),
+        "mode": cell.mode,
+        "link": cell.link or None,
+        "gpus": cell.gpus,
+        "gpu": machine.gpu,
+        "driver": machine.driver,
+        "cuda": machine.cuda,
+        "commit": commit,
+        "cell": cell.name,
+        **({"dry_run": True} if tiny else {}),
+    }
+
+
+def of_training(report: dict[str, Any], mode: str) -> Result:
+    """The fields that a training's own report gives."""
+    blocks = report["blocks"]
+    share = "bubble_share_compute" if mode == "mps" else "bubble_share"
+    return {
+        "torch": report["torch"],
+        **cost(blocks["filled"], blocks["shut"]),
+        **control(blocks["control"], blocks["shut"]),
+        "bubble_share": report[share],
+        "bubble_share_communication_busy": report["bubble_share"],
+        "bubbles_per_iteration": report["bubbles_per_iteration"],
+        "iteration_alone_ms": statistics.median(report["alone_ms"]),
+        "iteration_shut_ms": statistics.median([x for b in blocks["shut"] for x in b]),
+        "iteration_filled_ms": statistics.median([x for b in blocks["filled"] for x in b]),
+        "block": len(blocks["shut"][0]),
+    }
+
+
+def of_harvest(by_rank: Sequence[Harvest], alone: dict[str, Any]) -> Result:
+    """The fields that say what the fills got done: means over GPUs, and each GPU's own."""
+    return {
+        "harvest_efficiency": statistics.fmean(each.efficiency for each in by_rank),
+        "rate_ratio": statistics.fmean(each.rate_ratio for each in by_rank),
+        "fill_rate": statistics.fmean(each.rate for each in by_rank),
+        "fill_rate_alone": alone["batches_per_s"],
+        "fill_busy_us_per_batch": alone["busy_us_per_batch"],
+        "harvest_by_gpu": [each.efficiency for each in by_rank],
+    }
+
+
+def harvested(
+    mode: str, reports: Sequence[dict[str, Any]], fills: Sequence[Path], alone: dict[str, Any]
+) -> Result:
+    """The harvest's fields from the reports of ranks and of the fills beside them."""
+    share = "bubble_share_compute" if mode == "mps" else "bubble_share"
+    try:
+        by_rank = [
+            harvest(Progress(fill), report["filled_ns"], alone, report[share])
+            for report, fill in zip(reports, fills, strict=True)
+        ]
+    except ValueError as error:  # a training without bubbles has no harvest
+        return {"harvest_error": str(error)}
+    return of_harvest(by_rank, alone)
+
+
+class Store:
+    """One JSON a cell, and one that merges them all (in `collect`: the same folder if None)."""
+
+    def __init__(self, folder: Path, collect: Path | None = None) -> None:
+        self.folder = folder
+        self.collect = collect or folder
+        for each in (self.folder, self.collect):
+            each.mkdir(parents=True, exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        """Where a cell of this name is kept."""
+        return self.folder / f"cell-{name}.json"
+
+    def read(self, name: str) -> Result | None:
+        """A cell's result; None when there is none that can be read."""
+        try:
+            found: Result = json.loads(self.path(name).read_text())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def write(self, name: str, result: Result) -> None:
+        """Keeps a result, and merges."""
+        partial = self.path(name).with_suffix(".part")
+        partial.write_text(json.dumps(result, indent=1) + "\n")
+        partial.replace(self.path(name))
+        self.merge()
+
+    def all(self) -> list[Result]:
+        """Every cell's result that can be read."""
+        names = sorted(file.stem.removeprefix("cell-") for file in self.folder.glob("cell-*.json"))
+        found = [self.read(name) for name in names]
+        return [each for each in found if each is not None]
+
+    def merge(self) -> None:
+        """Writes the file that holds them all."""
+        partial = self.collect / f"{MERGED}.part"
+        partial.write_text(json.dumps(self.all(), indent=1) + "\n")
+        partial.replace(self.collect / MERGED)
+
+    def take_in(self, merged: Iterable[Result]) -> int:
+        """Takes results of earlier sessions that are not here; how many."""
+        taken = 0
+        for each in merged:
+            name = str(each["cell"])
+            if self.read(name) is None:
+                self.path(name).write_text(json.dumps(each, indent=1) + "\n")
+                taken += 1
+        if taken:
+            self.merge()
+        return taken
+
+    def is_done(self, name: str, commit: str | None) -> bool:
+        """Whether the cell was measured, at this commit (None: at any)."""
+        found = self.read(name)
+        if found is None or "error" in found:
+            return False
+        return commit is None or found.get("commit") == commit
