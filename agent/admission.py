@@ -32,11 +32,27 @@ def room(
     if reason or host is None:
         return Room(0, reason)
     # NVML's free memory lacks what the fills hold already; their reservations are taken off below.
-    lendable = gpu.free_bytes + sum(gpu.fill_used_bytes.values()) - settings.reserve_bytes
+    lendable = gpu.free_bytes + sum(gpu.fill_used_bytes.values())
+    lendable -= kept_for_growth(gpu, host, settings)
     if host.lend_bytes is not None:
         lendable = min(lendable, host.lend_bytes)
     free = lendable - sum(fill.memory_bytes for fill in fills)
     return Room(max(0, free), "" if free > 0 else "all that may be lent is in use")
+
+
+def kept_for_growth(gpu: Gpu, host: HostJob, settings: AgentSettings) -> int:
+    """Free memory in bytes that is kept for the training: up to its peak so far, and a margin."""
+    peak = host.peak_bytes.get(gpu.uuid, 0)
+    margin = max(settings.reserve_bytes, round(peak * settings.growth_margin))
+    return max(0, peak - training_bytes(gpu)) + margin
+
+
+def training_bytes(gpu: Gpu) -> int:
+    """What training holds: by NVML, else all that is not free and not a fill's."""
+    if gpu.training_bytes is not None:
+        return gpu.training_bytes
+    fills = sum(gpu.fill_used_bytes.values())
+    return max(0, gpu.device.memory_bytes - gpu.free_bytes - fills)
 
 
 def _closed(gpu: Gpu, host: HostJob | None, settings: AgentSettings, now_ns: int) -> str:

@@ -20,6 +20,7 @@ from agent.nvml import Device, GpuQueries
 from agent.packet import Packet, PacketError
 from agent.policy import Heartbeat
 from agent.reporter import Reporter, Spooler
+from agent.rescue import Rescue
 from agent.server import Connection, Server, close_all
 from agent.settings import AgentSettings
 from agent.shim_verbs import ShimVerbs
@@ -59,6 +60,7 @@ class Agent:
         self._eviction = Eviction(self.node, self._finder)
         self._guard = Guard(self.node, self._finder, self._eviction)
         self._shims = ShimVerbs(self.node, self._finder, self._drain)
+        self._rescue = Rescue(self.node, self._eviction)
         devices = Devices(settings, [each.minor for each in every])
         self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices, self._drain)
         self._twin = TwinRegistration(settings.twin)
@@ -276,6 +278,10 @@ class Agent:
             self._shims.gpu(connection, packet)
         elif verb == "log":
             self._shims.log(connection, packet)
+        elif verb == "rescue":
+            self._rescue.rescue(connection, packet)
+        elif verb == "fill_memory":
+            self._rescue.fill_memory(connection, packet)
         elif verb == "status":
             connection.send(self._slurm.status(user_id))
         elif verb == "task":

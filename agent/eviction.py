@@ -21,6 +21,7 @@ from agent.processes import ProcessGoneError, WatchedProcess
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.1
+_LOOK_SOON_S = 0.002
 
 
 class Eviction:
@@ -71,6 +72,27 @@ class Eviction:
         if await self.wait(fills, settings.evict_kill_s):
             return
         await self._signal(fills, signal.SIGKILL)
+
+    async def kill(self, jobs: set[int], reason: str, grace_s: float, most_s: float) -> bool:
+        """Evicts with SIGKILL: memory is wanted now. False when they still were there after most_s.
+
+        Only processes with a board are waited for: the guard kills others that it sees.
+        """
+        began, known = now_ns(), self._node.jobs.fills
+        self.begin([known[job_id] for job_id in sorted(jobs) if job_id in known], reason)
+        await self._gone(jobs, began + round(grace_s * 1e9))
+        for attached in list(self._node.fills.values()):
+            if attached.job.job_id in jobs:
+                self.signalled.add(attached.job.job_id)
+                attached.process.signal(signal.SIGKILL)
+        return await self._gone(jobs, began + round(most_s * 1e9))
+
+    async def _gone(self, jobs: set[int], deadline_ns: int) -> bool:
+        while any(attached.job.job_id in jobs for attached in self._node.fills.values()):
+            if now_ns() > deadline_ns:
+                return False
+            await asyncio.sleep(_LOOK_SOON_S)
+        return True
 
     async def wait(self, fills: list[FillJob], seconds: float) -> bool:
         """Waits until none of the fills' processes is on a GPU; False when time runs out first."""

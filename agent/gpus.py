@@ -17,7 +17,10 @@ class Gpu:
     device: Device
     policy: Policy
     free_bytes: int = 0
-    fill_used_bytes: dict[int, int] = field(default_factory=dict)  # by fill job, from NVML
+    training_bytes: int | None = None  # held by watched processes, from NVML; None: not known
+    fill_left_ns: int = 0  # when a fill's process was last seen to end here
+    fill_used_bytes: dict[int, int] = field(default_factory=dict)  # by fill job, NVML and boards
+    fill_nvml_bytes: dict[int, int] = field(default_factory=dict)  # the same by NVML's word alone
     processes: frozenset[int] = frozenset()
     scanned_ns: int = 0  # when the scan that `processes` is from began
     unknown: int = 0

@@ -90,7 +90,9 @@ class Guard:
             gpu.unknown, by_nvml = self._sort(gpu, found)
         else:
             gpu.unknown, by_nvml = 0, {}
+        gpu.fill_nvml_bytes = by_nvml
         gpu.fill_used_bytes = self._used(gpu, by_nvml)
+        self._note_peak(gpu, found)
         if gpu.unknown and not before[1]:
             self._tell_unknown(gpu)
         self._make_room(gpu)
@@ -102,6 +104,17 @@ class Guard:
         for job_id, held in memory_by_boards(self._node.fills_on(gpu.uuid), gpu.uuid).items():
             used[job_id] = max(used.get(job_id, 0), held)
         return used
+
+    def _note_peak(self, gpu: Gpu, found: Scan) -> None:
+        """What the watched processes hold. Only NVML's own word on each of them counts for the
+        peak: a difference would take a fill's allocation between two questions for training's."""
+        watched = {each.process.process_id for each in self._node.trainings_on(gpu.uuid)}
+        held = [each.memory_bytes for each in found.processes if each.process_id in watched]
+        known = [each for each in held if each is not None]
+        gpu.training_bytes = sum(known) if known and len(known) == len(held) else None
+        host = self._node.jobs.host_of(gpu.uuid)
+        if host is not None and gpu.training_bytes is not None:
+            host.note_peak(gpu.uuid, gpu.training_bytes)
 
     def _sort(self, gpu: Gpu, found: Scan) -> tuple[int, dict[int, int]]:
         """Sorts the processes on a GPU: how many are unknown, and the memory of each fill job."""

@@ -28,6 +28,11 @@ class HostJob:
     calibrated_us: float = 0.0
     calibrated_slowdown: float | None = None  # of its time; None: not known yet
     ended_at_us: int | None = None
+    peak_bytes: dict[str, int] = field(default_factory=dict)  # most memory it wanted, by GPU
+
+    def note_peak(self, gpu: str, held_bytes: int) -> None:
+        """Its processes hold, or have asked for, so much memory on a GPU."""
+        self.peak_bytes[gpu] = max(held_bytes, self.peak_bytes.get(gpu, 0))
 
     def record(self) -> HostJobRecord:
         """The ledger's row for this job as it stands."""

@@ -25,6 +25,8 @@ from db.wire.messages import HostMode
 
 log = logging.getLogger(__name__)
 
+FILL_LINGERS_NS = 1_000_000_000  # a driver gives a killed process's memory back within that
+
 
 class Node:
     """State of the agent's main thread. Other modules change it, then call `refresh`."""
@@ -85,6 +87,12 @@ class Node:
 
     def fills_on(self, gpu: str) -> list[Fill]:
         return [each for each in self.fills.values() if each.gpu == gpu]
+
+    def fill_present(self, gpu: str) -> bool:
+        """Whether a fill's process is on a GPU, or was so lately that its memory may still be."""
+        known = self.gpus.get(gpu)
+        left_ns = known.fill_left_ns if known is not None else 0
+        return bool(self.fills_on(gpu)) or (left_ns > 0 and now_ns() - left_ns < FILL_LINGERS_NS)
 
     @property
     def attached(self) -> list[Training | Fill]:
@@ -155,7 +163,8 @@ class Node:
         if not opens:
             gpu.times.shut(now_ns())
         for training in trainings:
-            training.memory.view.fill_present = any(self.fills_on(each) for each in training.gpus)
+            present = any(self.fill_present(each) for each in training.gpus)
+            training.memory.view.fill_present = present
 
     def _verdict(self, gpu: Gpu, host: HostJob | None, fill: FillJob) -> Closed:
         if self.stopped or fill.evicted:

@@ -100,6 +100,26 @@ class AgentSettings(BaseSettings):
     evict_kill_s: float = Field(
         default=2.0, ge=0, le=60, description="time between SIGTERM and SIGKILL, in seconds"
     )
+    rescue_wait_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=60,
+        description="longest wait of a training that is short of memory for its fills to leave, "
+        "in seconds; 0: it does not ask",
+    )
+    rescue_grace_s: float = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="time between shutting the gates of such fills and SIGKILL, in seconds",
+    )
+    growth_margin: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="part of the most memory that a training has used on a GPU, kept free for its "
+        "growth where that is more than reserve_bytes",
+    )
     forget_after_s: float = Field(
         default=600.0, ge=5, description="a job without a process for so long is given up, seconds"
     )

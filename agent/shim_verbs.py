@@ -110,7 +110,9 @@ class ShimVerbs:
             int(memory.view.bubble_head), int(memory.view.drained), BUBBLE_RING
         )
         node.trainings[board_id] = training
-        self._answer(connection, "monitor", board_id, len(memory.raw), memory.descriptor, kept, {})
+        more = {"rescue_ms": str(round(node.settings.rescue_wait_s * 1000))}
+        size, descriptor = len(memory.raw), memory.descriptor
+        self._answer(connection, "monitor", board_id, size, descriptor, kept, more)
         if training.read_sections():
             node.board_moved(training, set())
         self._told("attached", f"process {process.process_id} of job {job.job_id} is watched", host)
@@ -195,6 +197,8 @@ class ShimVerbs:
             if fill.process is process:
                 self._drain.fill(fill)
                 del node.fills[board_id]
+                if (gpu := node.gpus.get(fill.gpu)) is not None:
+                    gpu.fill_left_ns = now_ns()
                 fill.memory.close()
         process.close()
         node.read_boards()

@@ -140,6 +140,7 @@ static bool greet(int fd, enum shim_role wish, int board_fd, struct shim_answer 
     answer->size_bytes = number_of(text, "size");
     answer->job_id = number_of(text, "job_id");
     answer->memory_limit_bytes = number_of(text, "memory_limit_bytes");
+    answer->rescue_ms = number_of(text, "rescue_ms");
     answer->role = verb_is(text, "monitor") ? SHIM_MONITOR
                    : verb_is(text, "gate")  ? SHIM_GATE
                                             : SHIM_ASIDE;
@@ -199,6 +200,20 @@ enum shim_role shim_attach(struct shim_answer *answer) {
 
 bool shim_reattach(enum shim_role role, int board_fd, struct shim_answer *answer, int timeout_ms) {
     return attach(role, board_fd, answer, timeout_ms) && answer->role == role;
+}
+
+bool shim_ask(char *text, size_t size, int timeout_ms) {
+    uint64_t deadline_ns = shim_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
+    int fd = open_socket(deadline_ns), length = 0, left = 0, passed_fd = -1;
+    if (fd < 0)
+        return false;
+    if (send_on(fd, text, -1))
+        while (length == 0 && (left = ms_left(deadline_ns)) > 0)
+            length = receive_on(fd, text, size, &passed_fd, left);
+    if (passed_fd >= 0)
+        close(passed_fd);
+    close(fd);
+    return length > 0;
 }
 
 int shim_connection(void) { return atomic_load(&connection); }

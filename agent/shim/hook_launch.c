@@ -37,8 +37,12 @@ static struct shim_op kernel_op(CUfunction function, const unsigned grid[3],
             kernel_op(function, (unsigned[]){grid_x, grid_y, grid_z},                              \
                       (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);              \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
-        CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,        \
-                               shared_bytes, stream, arguments, extra);                            \
+        CUresult result;                                                                           \
+        unsigned tries = 0;                                                                        \
+        do                                                                                         \
+            result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,             \
+                          shared_bytes, stream, arguments, extra);                                 \
+        while (hook_again(role, result, -1, 0, &tries));                                           \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
     }
@@ -81,7 +85,11 @@ static struct shim_op config_op(CUfunction function, const CUlaunchConfig *confi
             return real(config, function, arguments, extra);                                       \
         struct shim_op op = config_op(function, config);                                           \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
-        CUresult result = real(config, function, arguments, extra);                                \
+        CUresult result;                                                                           \
+        unsigned tries = 0;                                                                        \
+        do                                                                                         \
+            result = real(config, function, arguments, extra);                                     \
+        while (hook_again(role, result, -1, 0, &tries));                                           \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
     }

@@ -34,7 +34,10 @@ static void took(const struct shim_role_ops *role, CUresult result, enum memory_
         uint64_t wanted = (count);                                                                 \
         CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                \
         if (ask(role, wanted)) {                                                                   \
-            result = real arguments;                                                               \
+            unsigned tries = 0;                                                                    \
+            do                                                                                     \
+                result = real arguments;                                                           \
+            while (hook_again(role, result, -1, wanted, &tries));                                  \
             if (result == CUDA_SUCCESS)                                                            \
                 took(role, result, kind, (uint64_t) * (made), wanted);                             \
         }                                                                                          \
@@ -72,7 +75,10 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * at, size_t bytes, unsigned flags)) {
     } else if (!ask(role, bytes)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-        result = real(at, bytes, flags);
+        unsigned tries = 0;
+        do
+            result = real(at, bytes, flags);
+        while (hook_again(role, result, -1, bytes, &tries));
         if (result == CUDA_SUCCESS)
             took(role, result, MEMORY_POINTER, *at, bytes);
     }

@@ -34,7 +34,11 @@ static void created(const struct shim_role_ops *role, const CUcontext *made, CUr
             return hook_missing();                                                                 \
         struct shim_op op = {.kind = SHIM_OP_SETUP, .device = device};                             \
         const struct shim_role_ops *role = hook_before(&op, false);                                \
-        CUresult result = real arguments;                                                          \
+        CUresult result;                                                                           \
+        unsigned tries = 0;                                                                        \
+        do                                                                                         \
+            result = real arguments;                                                               \
+        while (hook_again(role, result, device, 0, &tries));                                       \
         created(role, context, result);                                                            \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
@@ -57,7 +61,11 @@ HOOK(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device)) {
         return hook_missing();
     struct shim_op op = {.kind = SHIM_OP_SETUP, .device = device};
     const struct shim_role_ops *role = hook_before(&op, false);
-    CUresult result = real(context, device);
+    CUresult result;
+    unsigned tries = 0;
+    do
+        result = real(context, device);
+    while (hook_again(role, result, device, 0, &tries));
     if (result == CUDA_SUCCESS && device >= 0 && device < DEVICES_MOST)
         atomic_store(&primary[device], *context);
     created(role, context, result);

@@ -41,7 +41,11 @@ static uint64_t bytes_batch(const size_t *sizes, size_t count) {
             return hook_missing();                                                                 \
         struct shim_op op = {UNWRAP operation};                                                    \
         const struct shim_role_ops *role = hook_before(&op, variant);                              \
-        CUresult result = real arguments;                                                          \
+        CUresult result;                                                                           \
+        unsigned tries = 0;                                                                        \
+        do                                                                                         \
+            result = real arguments;                                                               \
+        while (hook_again(role, result, op.kind == SHIM_OP_SETUP ? op.device : -1, 0, &tries));    \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
     }

@@ -74,6 +74,15 @@ static inline void hook_leave(const struct shim_role_ops *role) {
         shim_inside = 0;
 }
 
+/* After a call that answered `result`: whether to make it again, since memory has been freed for
+ * it meanwhile. tries: 0 before the first such question. */
+static inline bool hook_again(const struct shim_role_ops *role, CUresult result, int device,
+                              uint64_t bytes, unsigned *tries) {
+    if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1))
+        return false;
+    return role && role->memory_short && role->memory_short(device, bytes, (*tries)++);
+}
+
 /* Whether the role lets the program use a feature at all. */
 static inline bool hook_allows(enum shim_feature feature) {
     const struct shim_role_ops *role = hook_enter();

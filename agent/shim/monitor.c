@@ -189,7 +189,9 @@ const struct shim_role_ops monitor_ops = {
     .stream_destroying = monitor_stream_destroying,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
+    .memory_short = monitor_memory_short,
     .allows = allows,
+    .memory_info = monitor_memory_info,
 };
 
 /* Lets a training pause lending: 0 pauses, anything else lends again. Returns the former state. */
@@ -263,6 +265,7 @@ bool monitor_start(const struct shim_answer *answer) {
         return false;
     }
     board_fd = answer->board_fd;
+    monitor_rescue_within(answer->rescue_ms);
     monitor_board = monitor_board_view();
     if (!monitor_board || monitor_board->head.magic != SFILL_MAGIC_TRAINING ||
         monitor_board->head.version != SFILL_LAYOUT_VERSION) {

@@ -84,6 +84,7 @@ void monitor_context_created(CUcontext handle);
 void monitor_context_destroying(CUcontext handle);
 void monitor_context_destroyed(CUcontext handle, bool gone);
 void monitor_announce_gpus(void); /* tells a (new) agent which GPUs the process uses */
+void monitor_format_uuid(char out[SFILL_UUID_BYTES], const CUuuid *uuid);
 void monitor_follow_lock(void);
 void monitor_follow_unlock(void);
 
@@ -109,6 +110,11 @@ bool monitor_drained(unsigned gpu);
 bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause); /* true: one is open */
 /* Ends an open bubble of the slot's GPU; tells the GPU to note when it gets there, on request. */
 void monitor_bubble_close(unsigned gpu, const struct monitor_stream *stream);
+
+/* monitor_memory.c: see struct shim_role_ops */
+void monitor_rescue_within(uint64_t most_ms); /* 0: never asks */
+bool monitor_memory_short(int device, uint64_t bytes, unsigned tries);
+void monitor_memory_info(size_t *free_bytes, size_t *total_bytes);
 
 /* monitor_helper.c */
 void monitor_helper_run(void);

@@ -13,7 +13,7 @@ static pthread_mutex_t follow = PTHREAD_MUTEX_INITIALIZER;
 void monitor_follow_lock(void) { pthread_mutex_lock(&follow); }
 void monitor_follow_unlock(void) { pthread_mutex_unlock(&follow); }
 
-static void format_uuid(char out[SFILL_UUID_BYTES], const CUuuid *uuid) {
+void monitor_format_uuid(char out[SFILL_UUID_BYTES], const CUuuid *uuid) {
     const unsigned char *b = (const unsigned char *)uuid->bytes;
     snprintf(out, SFILL_UUID_BYTES,
              "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
@@ -51,7 +51,7 @@ static unsigned section_of_current(void) {
         monitor_shut(SFILL_SHUT_UNSUPPORTED, "the GPU has no 64-bit stream memory operations");
 
     char name[SFILL_UUID_BYTES];
-    format_uuid(name, &uuid);
+    monitor_format_uuid(name, &uuid);
     unsigned used = atomic_load(&monitor_board->gpus_used);
     for (unsigned gpu = 0; gpu < used; gpu++)
         if (strcmp(monitor_board->gpus[gpu].uuid, name) == 0)

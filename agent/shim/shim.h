@@ -75,6 +75,10 @@ struct shim_role_ops {
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);
+    /* A call failed with CUDA_ERROR_OUT_OF_MEMORY on a GPU (-1: that of the current context). True:
+     * worth the same call again; asked with `tries` counting up from 0 until it succeeds or this
+     * says no. */
+    bool (*memory_short)(int device, uint64_t bytes, unsigned tries);
     /* Managed memory, device-launched graphs ... : false refuses (CUDA_ERROR_NOT_SUPPORTED). */
     bool (*allows)(enum shim_feature feature);
     /* cuMemGetInfo's answer may be narrowed. */
@@ -94,6 +98,7 @@ struct shim_answer {
     uint64_t size_bytes;
     uint64_t job_id;
     uint64_t memory_limit_bytes;
+    uint64_t rescue_ms; /* longest wait for fills to leave when memory is short */
 };
 enum shim_role shim_attach(struct shim_answer *answer); /* decides the role, once a process */
 /* Connects afresh and offers the board (-1: none yet); false when there is no agent. Then
@@ -103,6 +108,9 @@ int shim_connection(void); /* the socket, -1 when none */
 /* One message: its length, 0 when none came in time, -1 when the connection is gone (then also
  * shim_connection() is -1). *fd: the descriptor that came with it, else -1. */
 int shim_receive(char *text, size_t size, int *fd, int timeout_ms);
+/* One question on a connection of its own, so that any thread may ask: false when no answer came
+ * in time. text: the question, then the answer. */
+bool shim_ask(char *text, size_t size, int timeout_ms);
 int shim_send(const char *text); /* 0, or -1 when it could not be sent at once */
 
 /* thread.c: a detached thread, all signals blocked, small timer slack, never joined. */

@@ -1,0 +1,77 @@
+"""A training and fills on one simulated GPU under a running agent, as Slurm would start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.agent_peers import RunningAgent
+from tests.unit.shim_lab import interposer, simulated_gpu
+
+PROGRAM = Path(__file__).with_name("memory_program.py")
+
+
+class SharingLab:
+    """Starts memory_program.py with a job id, a role and the interposer; `memory_mb` is the GPU's.
+
+    Each program has 256 MiB for its context, as the simulated driver counts it.
+    """
+
+    def __init__(self, folder: Path, agent: RunningAgent | None, memory_mb: int) -> None:
+        self._folder = folder
+        self._agent = agent
+        self._memory_mb = memory_mb
+        self._started: list[subprocess.Popen[str]] = []
+        (folder / "gpu").mkdir(parents=True)
+        (folder / "dev").mkdir()
+        try:
+            os.mknod(folder / "dev" / "nvidia0", 0o20666, os.makedev(240, 0))
+        except PermissionError:
+            pytest.skip("needs root to make device nodes")
+
+    def start(self, job_id: int, role: str, *arguments: object) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(simulated_gpu()),
+            "SIMGPU_DIR": str(self._folder / "gpu"),
+            "SIMGPU_DEV": str(self._folder / "dev"),
+            "SIMGPU_MEMORY_MB": str(self._memory_mb),
+        }
+        if self._agent is not None:
+            environment |= {
+                "SLURM_JOB_ID": str(job_id),
+                "SLURM_STEP_ID": "0",
+                "SFILL_ROLE": role,
+                "SFILL_SOCKET": self._agent.settings.socket_path,
+                "SFILL_ATTACH_MS": "5000",
+                "SFILL_LOG": "1",
+                "LD_PRELOAD": str(interposer()),
+            }
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *map(str, arguments)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def stop(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+def result(process: subprocess.Popen[str], seconds: float = 30) -> dict[str, Any]:
+    """What the program printed; the test fails when it failed."""
+    out, err = process.communicate(timeout=seconds)
+    assert process.returncode == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
