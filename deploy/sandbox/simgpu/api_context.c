@@ -1,5 +1,6 @@
 /* api_context.c - primary contexts, contexts of one's own, and each thread's stack of them. */
 #include <string.h>
+#include "capture.h"
 #include "handles.h"
 
 /* Scheduling, mapping and the later flags: they change nothing here. */
@@ -219,6 +220,10 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 
 static CUresult synchronize(CUcontext context) {
     CUresult result = given_or_current(&context);
+    if (!result)
+        result = capture_refuse_context(context);
+    if (!result)
+        result = capture_unsafe();
     return result ? result : context_finish(context);
 }
 

@@ -1,6 +1,7 @@
 /* api_copy.c - copies and sets. A copy takes 2 us and its bytes at 20 GB/s of the GPU's time. */
 #include <stdlib.h>
 #include <string.h>
+#include "capture.h"
 #include "handles.h"
 #include "memory.h"
 
@@ -8,19 +9,28 @@ static uint64_t copy_ns(size_t bytes) {
     return SIM_COPY_LATENCY_NS + bytes * 1000 / SIM_COPY_BYTES_PER_US;
 }
 
-static CUresult issue(bool per_thread, CUstream stream, bool blocking, enum sim_kind kind,
-                      struct transfer *t, uint64_t duration) {
+struct sim_op copy_op(size_t bytes) {
+    return (struct sim_op){
+        .kind = SIM_COPY, .flags = SIM_EFFECT, .duration_ns = copy_ns(bytes), .b = bytes};
+}
+
+struct sim_op set_op(size_t bytes) {
+    return (struct sim_op){.kind = SIM_SET,
+                           .flags = SIM_EFFECT,
+                           .duration_ns = SIM_COPY_LATENCY_NS + bytes * 1000 / SIM_SET_BYTES_PER_US,
+                           .b = bytes};
+}
+
+static CUresult issue(bool per_thread, CUstream stream, bool blocking, struct sim_op op,
+                      struct transfer *t) {
     struct stream_ref ref;
-    uint64_t position;
-    uint64_t bytes = t->bytes;
-    struct sim_op op = {.kind = (uint8_t)kind,
-                        .flags = SIM_EFFECT,
-                        .duration_ns = duration,
-                        .a = (uintptr_t)t,
-                        .b = bytes};
+    uint64_t position = 0;
+    op.a = (uintptr_t)t;
     CUresult result = stream_resolve(stream, per_thread, &ref);
+    if (!result && blocking)
+        result = capture_refuse_wait(&ref);
     if (!result)
-        result = stream_issue(&ref, &op, &position);
+        result = blocking ? stream_enqueue(&ref, &op, &position) : stream_issue(&ref, &op, NULL);
     if (result) {
         free(t->staged);
         free(t);
@@ -52,9 +62,9 @@ static CUresult copy(bool per_thread, CUstream stream, bool blocking, uint64_t t
             free(t);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        t->from = memcpy(t->staged, (void *)(uintptr_t)from, bytes);
+        memcpy(t->staged, (void *)(uintptr_t)from, bytes);
     }
-    return issue(per_thread, stream, blocking, SIM_COPY, t, copy_ns(bytes));
+    return issue(per_thread, stream, blocking, copy_op(bytes), t);
 }
 
 static CUresult set(bool per_thread, CUstream stream, bool blocking, CUdeviceptr to, uint32_t value,
@@ -68,8 +78,7 @@ static CUresult set(bool per_thread, CUstream stream, bool blocking, CUdeviceptr
         return CUDA_ERROR_OUT_OF_MEMORY;
     *t = (struct transfer){
         .to = (void *)(uintptr_t)to, .bytes = count * width, .value = value, .width = width};
-    return issue(per_thread, stream, blocking, SIM_SET, t,
-                 SIM_COPY_LATENCY_NS + t->bytes * 1000 / SIM_SET_BYTES_PER_US);
+    return issue(per_thread, stream, blocking, set_op(count * width), t);
 }
 
 #define CHECK(device, bytes)                                                                       \

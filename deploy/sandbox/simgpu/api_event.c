@@ -1,5 +1,6 @@
 /* api_event.c - events. */
 #include <stdlib.h>
+#include "capture.h"
 #include "handles.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -34,6 +35,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&lock);
     event->magic = 0;
+    node_list_free(&event->tips);
     event->next_free = unused;
     unused = event;
     pthread_mutex_unlock(&lock);
@@ -48,12 +50,16 @@ static CUresult record(bool per_thread, CUevent event, CUstream stream) {
         return result;
     if (!valid(event) || event->context != ref.context)
         return CUDA_ERROR_INVALID_HANDLE;
+    bool taken;
+    result = capture_record(&ref, event, &taken);
+    if (result || taken)
+        return result;
     uint64_t number = ++records;
     struct sim_op op = {.kind = SIM_RECORD, .a = (uintptr_t)event, .b = number};
     event->record = number;
     event->slot = ref.slot;
     event->generation = ref.generation;
-    return stream_issue(&ref, &op, &event->position);
+    return stream_enqueue(&ref, &op, &event->position);
 }
 
 static CUresult sim_cuEventRecord(bool per_thread, CUevent event, CUstream stream) {
@@ -77,17 +83,21 @@ static CUresult check(CUevent event) {
 
 EXPORT CUresult cuEventQuery(CUevent event) {
     CUresult bad = check(event);
+    if (!bad)
+        bad = capture_event(event);
     if (bad || !event->record)
         return bad;
-    struct stream_ref ref = {event->slot, event->generation, event->context};
+    struct stream_ref ref = {event->slot, event->generation, event->context, NULL};
     return engine_done(&ref, event->position) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
     CUresult bad = check(event);
+    if (!bad)
+        bad = capture_event(event);
     if (bad || !event->record)
         return bad;
-    struct stream_ref ref = {event->slot, event->generation, event->context};
+    struct stream_ref ref = {event->slot, event->generation, event->context, NULL};
     return engine_wait(&ref, event->position);
 }
 

@@ -3,6 +3,7 @@
  * are communication. */
 #include <stdlib.h>
 #include <string.h>
+#include "graph.h"
 #include "handles.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -163,34 +164,44 @@ EXPORT CUresult cuModuleGetLoadingMode(int *mode) {
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(bool per_thread, CUfunction function, unsigned x, unsigned y, unsigned z,
-                       unsigned threads, CUstream stream) {
-    struct stream_ref ref;
+CUresult kernel_op(const struct launch_shape *shape, struct sim_op *op) {
+    CUfunction function = shape->function;
+    unsigned threads = shape->block[0] * shape->block[1] * shape->block[2];
     CUresult result = check(function, function);
-    if (!result)
-        result = stream_resolve(stream, per_thread, &ref);
     if (result)
         return result;
-    if (!x || !y || !z || !threads || threads > 1024)
+    if (!shape->grid[0] || !shape->grid[1] || !shape->grid[2] || !threads || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     if (!function->name) {
         world_lock();
         function->name = world_name(function->text);
         world_unlock();
     }
-    struct sim_op op = {.kind = SIM_KERNEL,
-                        .flags = function->communication ? SIM_COMMUNICATION : 0,
-                        .name = function->name,
-                        .duration_ns = x * 1000ull};
-    return stream_issue(&ref, &op, NULL);
+    *op = (struct sim_op){.kind = SIM_KERNEL,
+                          .flags = function->communication ? SIM_COMMUNICATION : 0,
+                          .name = function->name,
+                          .duration_ns = shape->grid[0] * 1000ull};
+    return CUDA_SUCCESS;
 }
+
+static CUresult launch(bool per_thread, const struct launch_shape *shape, CUstream stream) {
+    struct stream_ref ref;
+    struct sim_op op;
+    CUresult result = kernel_op(shape, &op);
+    if (!result)
+        result = stream_resolve(stream, per_thread, &ref);
+    return result ? result : stream_issue(&ref, &op, shape);
+}
+
+#define SHAPE                                                                                      \
+    &(struct launch_shape) { f, {x, y, z}, {bx, by, bz}, shared }
 
 static CUresult sim_cuLaunchKernel(bool per_thread, CUfunction f, unsigned x, unsigned y,
                                    unsigned z, unsigned bx, unsigned by, unsigned bz,
                                    unsigned shared, CUstream stream, void **parameters,
                                    void **extra) {
-    (void)shared, (void)parameters, (void)extra;
-    return launch(per_thread, f, x, y, z, bx * by * bz, stream);
+    (void)parameters, (void)extra;
+    return launch(per_thread, SHAPE, stream);
 }
 BOTH(cuLaunchKernel, _ptsz,
      (CUfunction f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
@@ -200,8 +211,8 @@ BOTH(cuLaunchKernel, _ptsz,
 static CUresult sim_cuLaunchCooperativeKernel(bool per_thread, CUfunction f, unsigned x, unsigned y,
                                               unsigned z, unsigned bx, unsigned by, unsigned bz,
                                               unsigned shared, CUstream stream, void **parameters) {
-    (void)shared, (void)parameters;
-    return launch(per_thread, f, x, y, z, bx * by * bz, stream);
+    (void)parameters;
+    return launch(per_thread, SHAPE, stream);
 }
 BOTH(cuLaunchCooperativeKernel, _ptsz,
      (CUfunction f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
@@ -213,8 +224,11 @@ static CUresult sim_cuLaunchKernelEx(bool per_thread, const CUlaunchConfig *conf
     (void)parameters, (void)extra;
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
-    return launch(per_thread, f, config->grid_x, config->grid_y, config->grid_z,
-                  config->block_x * config->block_y * config->block_z, config->stream);
+    struct launch_shape shape = {f,
+                                 {config->grid_x, config->grid_y, config->grid_z},
+                                 {config->block_x, config->block_y, config->block_z},
+                                 config->shared_bytes};
+    return launch(per_thread, &shape, config->stream);
 }
 BOTH(cuLaunchKernelEx, _ptsz,
      (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),

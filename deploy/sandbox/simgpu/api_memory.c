@@ -1,5 +1,6 @@
 /* api_memory.c - allocation, registration and pointer attributes. */
 #include <string.h>
+#include "capture.h"
 #include "handles.h"
 #include "memory.h"
 
@@ -8,6 +9,8 @@
 static CUresult allocate(CUdeviceptr *pointer, size_t bytes, unsigned kind) {
     CUcontext context;
     CUresult result = context_required(&context);
+    if (!result)
+        result = capture_unsafe();
     return result ? result : memory_allocate(pointer, bytes, context, kind);
 }
 
@@ -40,7 +43,9 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
         return ready;
     if (!memory_find(pointer, &a) || a.base != pointer)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = a.context->alive ? context_finish(a.context) : CUDA_SUCCESS;
+    CUresult result = capture_unsafe();
+    if (!result && a.context->alive)
+        result = context_finish(a.context);
     return result ? result : memory_free(pointer, MEMORY_DEVICE | MEMORY_MANAGED);
 }
 
@@ -48,6 +53,8 @@ static CUresult sim_cuMemAllocAsync(bool per_thread, CUdeviceptr *pointer, size_
                                     CUstream stream) {
     struct stream_ref ref;
     CUresult result = stream_resolve(stream, per_thread, &ref);
+    if (!result)
+        result = capture_refuse(&ref); /* nodes that allocate are not simulated */
     return result ? result : memory_allocate(pointer, bytes, ref.context, MEMORY_DEVICE);
 }
 BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream),
@@ -61,8 +68,9 @@ static CUresult sim_cuMemFreeAsync(bool per_thread, CUdeviceptr pointer, CUstrea
         return result;
     if (!memory_find(pointer, &a) || a.base != pointer || a.kind != MEMORY_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
+    result = capture_refuse(&ref);
     struct sim_op op = {.kind = SIM_RECORD, .flags = SIM_EFFECT, .c = pointer};
-    return stream_issue(&ref, &op, NULL);
+    return result ? result : stream_enqueue(&ref, &op, NULL);
 }
 BOTH(cuMemFreeAsync, _ptsz, (CUdeviceptr pointer, CUstream stream), (pointer, stream))
 
@@ -90,6 +98,8 @@ EXPORT CUresult cuMemFreeHost(void *pointer) {
 EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
     CUcontext context;
     CUresult result = context_required(&context);
+    if (!result)
+        result = capture_unsafe();
     return result ? result : memory_register(pointer, bytes, flags, context);
 }
 EXPORT CUresult cuMemHostUnregister(void *pointer) {

@@ -1,6 +1,6 @@
-/* api_stream.c - streams: making, asking and waiting. Nothing is ever captured here: graphs are
- * not simulated. */
+/* api_stream.c - streams: making, asking and waiting. */
 #include <stdlib.h>
+#include "capture.h"
 #include "handles.h"
 
 static CUresult create(CUstream *stream, unsigned flags, int priority) {
@@ -34,6 +34,8 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 static CUresult sim_cuStreamSynchronize(bool per_thread, CUstream stream) {
     struct stream_ref ref;
     CUresult result = stream_resolve(stream, per_thread, &ref);
+    if (!result)
+        result = capture_refuse_wait(&ref);
     return result ? result : stream_finish(&ref);
 }
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), (stream))
@@ -41,6 +43,8 @@ BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), (stream))
 static CUresult sim_cuStreamQuery(bool per_thread, CUstream stream) {
     struct stream_ref ref;
     CUresult result = stream_resolve(stream, per_thread, &ref);
+    if (!result)
+        result = capture_refuse_wait(&ref);
     if (result)
         return result;
     world_lock();
@@ -109,73 +113,6 @@ static CUresult sim_cuStreamGetPriority(bool per_thread, CUstream stream, int *p
 }
 BOTH(cuStreamGetPriority, _ptsz, (CUstream stream, int *priority), (stream, priority))
 
-static CUresult sim_cuStreamIsCapturing(bool per_thread, CUstream stream, int *status) {
-    struct stream_ref ref;
-    CUresult result = stream_resolve(stream, per_thread, &ref);
-    if (result || !status)
-        return result ? result : CUDA_ERROR_INVALID_VALUE;
-    *status = 0;
-    return CUDA_SUCCESS;
-}
-BOTH(cuStreamIsCapturing, _ptsz, (CUstream stream, int *status), (stream, status))
-
-static CUresult sim_cuStreamGetCaptureInfo_v2(bool per_thread, CUstream stream, int *status,
-                                              uint64_t *id, void **graph, const void **nodes,
-                                              size_t *count) {
-    CUresult result = sim_cuStreamIsCapturing(per_thread, stream, status);
-    if (id)
-        *id = 0;
-    if (graph)
-        *graph = NULL;
-    if (nodes)
-        *nodes = NULL;
-    if (count)
-        *count = 0;
-    return result;
-}
-BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
-     (CUstream stream, int *status, uint64_t *id, void **graph, const void **nodes, size_t *count),
-     (stream, status, id, graph, nodes, count))
-
-static CUresult sim_cuStreamGetCaptureInfo_v3(bool per_thread, CUstream stream, int *status,
-                                              uint64_t *id, void **graph, const void **nodes,
-                                              const void **edges, size_t *count) {
-    if (edges)
-        *edges = NULL;
-    return sim_cuStreamGetCaptureInfo_v2(per_thread, stream, status, id, graph, nodes, count);
-}
-BOTH(cuStreamGetCaptureInfo_v3, _ptsz,
-     (CUstream stream, int *status, uint64_t *id, void **graph, const void **nodes,
-      const void **edges, size_t *count),
-     (stream, status, id, graph, nodes, edges, count))
-
-static CUresult sim_cuStreamBeginCapture_v2(bool per_thread, CUstream stream, int mode) {
-    struct stream_ref ref;
-    (void)mode;
-    CUresult result = stream_resolve(stream, per_thread, &ref);
-    return result ? result : CUDA_ERROR_NOT_SUPPORTED;
-}
-BOTH(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), (stream, mode))
-
-static CUresult sim_cuStreamEndCapture(bool per_thread, CUstream stream, void **graph) {
-    struct stream_ref ref;
-    CUresult result = stream_resolve(stream, per_thread, &ref);
-    if (graph)
-        *graph = NULL;
-    return result ? result : CUDA_ERROR_NOT_SUPPORTED;
-}
-BOTH(cuStreamEndCapture, _ptsz, (CUstream stream, void **graph), (stream, graph))
-
-EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    static __thread int current; /* global, as a new thread's is */
-    if (!mode || *mode < 0 || *mode > 2)
-        return CUDA_ERROR_INVALID_VALUE;
-    int before = current;
-    current = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
-}
-
 /* The wait ends when the record that the event stands for at this moment is reached. */
 static CUresult sim_cuStreamWaitEvent(bool per_thread, CUstream stream, CUevent event,
                                       unsigned flags) {
@@ -187,11 +124,13 @@ static CUresult sim_cuStreamWaitEvent(bool per_thread, CUstream stream, CUevent 
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!event->record)
-        return CUDA_SUCCESS;
+    bool taken;
+    result = capture_wait(&ref, event, &taken);
+    if (result || taken || !event->record)
+        return result;
     struct sim_op op = {
         .kind = SIM_WAIT_EVENT, .a = event->slot, .b = event->generation, .c = event->position};
-    return stream_issue(&ref, &op, NULL);
+    return stream_enqueue(&ref, &op, NULL);
 }
 BOTH(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),
      (stream, event, flags))

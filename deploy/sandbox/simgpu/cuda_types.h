@@ -19,6 +19,7 @@ enum {
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
@@ -26,6 +27,16 @@ enum {
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
     CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+    CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_UNKNOWN = 999
 };
 
@@ -39,6 +50,9 @@ typedef struct sim_function_handle *CUfunction;
 typedef struct sim_module_handle *CUlibrary;
 typedef struct sim_function_handle *CUkernel;
 typedef struct sim_pool_handle *CUmemoryPool;
+typedef struct sim_graph_handle *CUgraph;
+typedef struct sim_node_handle *CUgraphNode;
+typedef struct sim_exec_handle *CUgraphExec;
 typedef struct {
     char bytes[16];
 } CUuuid;
@@ -69,7 +83,26 @@ enum {
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
 };
-enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 };
+enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_UNIFIED = 4 };
+enum {
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+    CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
+};
+enum {
+    CU_GRAPH_NODE_TYPE_KERNEL = 0,
+    CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+    CU_GRAPH_NODE_TYPE_MEMSET = 2,
+    CU_GRAPH_NODE_TYPE_HOST = 3,
+    CU_GRAPH_NODE_TYPE_EMPTY = 5,
+    CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12
+};
+enum {
+    CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
+    CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
+    CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED = 3
+};
+enum { CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4 };
 
 typedef struct {
     unsigned grid_x, grid_y, grid_z;
@@ -91,5 +124,54 @@ typedef union {
     } value; /* waits and writes have one layout */
     uint64_t pad[6];
 } CUstreamBatchMemOpParams;
+
+/* The first form of this ends before kernel. */
+typedef struct {
+    CUfunction function;
+    unsigned grid_x, grid_y, grid_z;
+    unsigned block_x, block_y, block_z;
+    unsigned shared_bytes;
+    void **parameters;
+    void **extra;
+    CUkernel kernel;
+    CUcontext context;
+} CUkernelNodeParams;
+
+typedef struct {
+    size_t x, y, z, level;
+    int type;
+    const void *host;
+    CUdeviceptr device;
+    void *array, *reserved;
+    size_t pitch, height;
+} CUmemcpy3DSide;
+typedef struct {
+    CUmemcpy3DSide from, to;
+    size_t width, height, depth;
+} CUmemcpy3D;
+
+typedef struct {
+    CUdeviceptr to;
+    size_t pitch;
+    unsigned value, element_bytes;
+    size_t width, height;
+} CUmemsetNodeParams;
+
+typedef struct {
+    CUhostFn function;
+    void *data;
+} CUhostNodeParams;
+
+typedef struct {
+    uint64_t flags;
+    CUstream upload;
+    CUgraphNode error_node;
+    int result;
+} CUgraphInstantiateParams;
+
+typedef struct {
+    int result;
+    CUgraphNode error_node, error_from;
+} CUgraphExecUpdateInfo;
 
 #endif

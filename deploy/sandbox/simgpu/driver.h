@@ -18,6 +18,13 @@ struct sim_context_handle {
     uint64_t id;
 };
 
+struct node_list {
+    CUgraphNode *at;
+    unsigned count, room;
+};
+struct capture;
+struct launch_shape;
+
 struct sim_stream_handle {
     uint64_t magic;
     uint32_t slot;
@@ -25,6 +32,8 @@ struct sim_stream_handle {
     CUcontext context;
     unsigned flags;
     int priority;
+    struct capture *capture;        /* what it records into; under the graphs' lock */
+    struct node_list tips;          /* the nodes that the next one follows */
     struct sim_stream_handle *next; /* per-thread streams of one thread */
 };
 
@@ -37,6 +46,8 @@ struct sim_event_handle {
     uint64_t position;
     uint64_t record;               /* counts records; 0 never recorded */
     uint64_t time_record, time_ns; /* which record ended, and when */
+    uint64_t capture;              /* id of the capture that it was recorded in last; 0 none */
+    struct node_list tips;         /* and the nodes that it stands for there */
     struct sim_event_handle *next_free;
 };
 
@@ -59,6 +70,7 @@ struct stream_ref {
     uint32_t slot;
     uint32_t generation;
     CUcontext context;
+    CUstream handle; /* NULL: the legacy default stream */
 };
 
 /* What a copy or set does to memory. */
@@ -68,7 +80,7 @@ struct transfer {
     size_t bytes;
     uint32_t value;
     uint32_t width; /* bytes of a set's element */
-    void *staged;   /* copy of pageable host memory, freed afterwards */
+    void *staged;   /* copy of pageable host memory that is read instead, freed afterwards */
 };
 
 /* devices.c */
@@ -88,10 +100,21 @@ CUresult context_required(CUcontext *context);
 CUresult context_make(CUdevice device, unsigned flags, bool primary, CUcontext *context);
 void context_end(CUcontext context);
 CUresult stream_resolve(CUstream stream, bool per_thread, struct stream_ref *ref);
-CUresult stream_issue(const struct stream_ref *ref, struct sim_op *op, uint64_t *position);
+/* Into the stream, or into the graph that it captures; shape: of kernels, else NULL. Captured
+ * operations get no position. */
+CUresult stream_issue(const struct stream_ref *ref, struct sim_op *op,
+                      const struct launch_shape *shape);
+CUresult stream_enqueue(const struct stream_ref *ref, struct sim_op *op, uint64_t *position);
 CUresult stream_finish(const struct stream_ref *ref); /* waits until all issued is done */
 CUresult context_finish(CUcontext context);
 void own_stream(uint32_t slot);
+
+/* api_copy.c: all but what is moved where */
+struct sim_op copy_op(size_t bytes);
+struct sim_op set_op(size_t bytes);
+
+/* api_launch.c: the operation that such a launch is */
+CUresult kernel_op(const struct launch_shape *shape, struct sim_op *op);
 
 /* memory.c */
 void memory_release(uint64_t base); /* engine: a free that was ordered in a stream */

@@ -23,7 +23,7 @@ bool effect_value_reached(const struct sim_op *op) {
 
 static void do_transfer(struct transfer *t) {
     if (t->from) {
-        memmove(t->to, t->from, t->bytes);
+        memmove(t->to, t->staged ? t->staged : t->from, t->bytes);
     } else if (t->width == 1) {
         memset(t->to, (int)t->value, t->bytes);
     } else if (t->width == 2) {

@@ -241,7 +241,7 @@ static bool take_host(struct stream_ref *ref, uint64_t *position, struct sim_op 
         if (s->head == s->tail || head->kind != SIM_HOST || !(head->flags & SIM_STARTED) ||
             head->flags & SIM_RELEASED)
             continue;
-        *ref = (struct stream_ref){own[i], s->generation, NULL};
+        *ref = (struct stream_ref){own[i], s->generation, NULL, NULL};
         *position = s->head;
         *op = *head;
         return true;

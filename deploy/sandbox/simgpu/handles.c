@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "driver.h"
+#include "capture.h"
 #include "handles.h"
 
 #define CONTEXT_CREATION_NS 30000000l /* host time that a context costs */
@@ -84,9 +84,12 @@ CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *
     world_lock();
     int slot = stream_add(context->slot, flags & CU_STREAM_NON_BLOCKING ? SIM_NON_BLOCKING : 0);
     if (slot >= 0) {
-        *s = (struct sim_stream_handle){
-            STREAM_MAGIC, (uint32_t)slot, world->streams[slot].generation, context, flags, priority,
-            NULL};
+        *s = (struct sim_stream_handle){.magic = STREAM_MAGIC,
+                                        .slot = (uint32_t)slot,
+                                        .generation = world->streams[slot].generation,
+                                        .context = context,
+                                        .flags = flags,
+                                        .priority = priority};
         own_stream((uint32_t)slot);
     }
     world_unlock();
@@ -100,6 +103,7 @@ CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *
 
 /* Queued work still runs; the machine's stream goes when it is over. */
 void stream_close(CUstream stream) {
+    capture_forget(stream);
     world_lock();
     if (world->streams[stream->slot].generation == stream->generation)
         world->streams[stream->slot].flags |= SIM_CLOSING;
@@ -154,7 +158,7 @@ CUresult stream_resolve(CUstream stream, bool per_thread, struct stream_ref *ref
             return CUDA_ERROR_INVALID_HANDLE;
         if (!stream->context->alive)
             return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        *ref = (struct stream_ref){stream->slot, stream->generation, stream->context};
+        *ref = (struct stream_ref){stream->slot, stream->generation, stream->context, stream};
         return CUDA_SUCCESS;
     }
     CUresult result = context_required(&context);
@@ -163,11 +167,11 @@ CUresult stream_resolve(CUstream stream, bool per_thread, struct stream_ref *ref
     if (stream == CU_STREAM_PER_THREAD || (!stream && per_thread)) {
         result = per_thread_stream(context, &stream);
         if (!result)
-            *ref = (struct stream_ref){stream->slot, stream->generation, context};
+            *ref = (struct stream_ref){stream->slot, stream->generation, context, stream};
         return result;
     }
     uint32_t slot = world->contexts[context->slot].legacy_stream;
-    *ref = (struct stream_ref){slot, world->streams[slot].generation, context};
+    *ref = (struct stream_ref){slot, world->streams[slot].generation, context, NULL};
     return CUDA_SUCCESS;
 }
 
@@ -182,7 +186,14 @@ static void trim(uint32_t slot) {
     }
 }
 
-CUresult stream_issue(const struct stream_ref *ref, struct sim_op *op, uint64_t *position) {
+CUresult stream_issue(const struct stream_ref *ref, struct sim_op *op,
+                      const struct launch_shape *shape) {
+    bool taken;
+    CUresult result = capture_issue(ref, op, shape, &taken);
+    return result || taken ? result : stream_enqueue(ref, op, NULL);
+}
+
+CUresult stream_enqueue(const struct stream_ref *ref, struct sim_op *op, uint64_t *position) {
     struct sim_stream *s = &world->streams[ref->slot];
     world_lock();
     trim(ref->slot);
@@ -229,7 +240,7 @@ CUresult context_finish(CUcontext context) {
         const struct sim_stream *s = &world->streams[i];
         if (!s->used || s->context != context->slot || s->done == s->tail)
             continue;
-        waits[count].ref = (struct stream_ref){i, s->generation, context};
+        waits[count].ref = (struct stream_ref){i, s->generation, context, NULL};
         waits[count++].tail = s->tail;
     }
     world_unlock();

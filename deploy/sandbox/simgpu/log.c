@@ -126,6 +126,8 @@ void log_op(uint32_t gpu, uint32_t context, const struct sim_op *op, uint32_t st
                                               .end_ns = op->end_ns}};
     if (op->kind == SIM_COPY || op->kind == SIM_SET)
         record.is.op.bytes = op->b;
+    else if (op->kind == SIM_KERNEL)
+        record.is.op.bytes = op->c; /* graph launch that it belongs to */
     append(gpu, &record);
 }
 

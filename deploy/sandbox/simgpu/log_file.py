@@ -14,6 +14,7 @@ HEADER_BYTES = 4096
 RECORD_BYTES = 64
 FLAG_COMMUNICATION = 8
 FLAG_KILLED = 16
+FLAG_GRAPH = 64
 
 _HEADER = struct.Struct("<QIIQ40s")
 _OPERATION = struct.Struct("<BBHIIIQQQQQQ")
@@ -54,6 +55,13 @@ class Operation:
     start_ns: int
     end_ns: int
     bytes: int
+    graph_launch: int = 0
+    """Kernels: the graph launch that it belongs to, counted over all GPUs from 1; 0 for none."""
+
+    @property
+    def in_graph(self) -> bool:
+        """Is it a node of a graph?"""
+        return bool(self.flags & FLAG_GRAPH)
 
     @property
     def communication(self) -> bool:
@@ -189,8 +197,12 @@ class LogReader:
         self._seen.add(number)
         text = self._names.get(name, "") if kind == Kind.KERNEL else ""
         launch, ready, start, end = times
+        graph_launch, size = (size, 0) if kind == Kind.KERNEL else (0, size)
         self._log.operations.append(
-            Operation(kind, flags, context, text, stream, number, launch, ready, start, end, size)
+            Operation(
+                *(kind, flags, context, text, stream, number),
+                *(launch, ready, start, end, size, graph_launch),
+            )
         )
 
 

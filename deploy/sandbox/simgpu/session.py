@@ -105,6 +105,24 @@ class Session:
         word, number = ctypes.c_uint64(address), ctypes.c_uint64(value)
         self.call("cuStreamWaitValue64_v2", stream, word, number, 0)
 
+    def capture(self, stream: ctypes.c_void_p, mode: int = 0) -> None:
+        """Begins capturing the stream: 0 global, 1 thread-local, 2 relaxed."""
+        self.call("cuStreamBeginCapture_v2", stream, mode)
+
+    def end_capture(self, stream: ctypes.c_void_p) -> ctypes.c_void_p:
+        """Ends it; the graph."""
+        graph = ctypes.c_void_p()
+        self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        return graph
+
+    def instantiate(self, graph: ctypes.c_void_p) -> ctypes.c_void_p:
+        """Makes the graph ready for cuGraphLaunch."""
+        executable = ctypes.c_void_p()
+        self.call(
+            "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0)
+        )
+        return executable
+
     def allocate(self, size: int) -> int:
         """Device memory of size bytes."""
         at = ctypes.c_uint64()

@@ -48,7 +48,8 @@ enum sim_op_flag {
     SIM_EFFECT = 4,        /* the owner must do something at its end, on time */
     SIM_COMMUNICATION = 8, /* kernel name begins with nccl */
     SIM_KILLED = 16,       /* its process died while it ran */
-    SIM_WIDE = 32          /* value of 64 bits, not 32 */
+    SIM_WIDE = 32,         /* value of 64 bits, not 32 */
+    SIM_GRAPH = 64         /* node of a graph; kernels: c = number of the launch */
 };
 
 struct sim_op {
@@ -131,6 +132,7 @@ struct sim_world {
     uint64_t slice_ns, switch_ns, memory_bytes;
     uint64_t next_id;
     uint64_t next_stream_id;
+    uint64_t next_launch; /* of graphs */
     uint32_t next_context_number;
     uint32_t names_count;
     uint32_t gpus_top, contexts_top, streams_top; /* slots ever used lie below */
