@@ -58,6 +58,8 @@ def training_bytes(gpu: Gpu) -> int:
 def _closed(gpu: Gpu, host: HostJob | None, settings: AgentSettings, now_ns: int) -> str:
     if gpu.fault:
         return f"the GPU has a fault: {gpu.fault}"
+    if gpu.kept_by:
+        return gpu.kept_by
     if host is None:
         return "no training job holds the GPU"
     if host.mode != HostMode.ON:

@@ -12,6 +12,7 @@ from agent.board import (
     MAX_GPUS,
     BoardHead,
     FillBoard,
+    FillGpu,
     TrainingBoard,
 )
 from agent.clock import now_ns
@@ -78,6 +79,18 @@ class Fill:
     lost: int = 0  # use records overwritten before they were read
     gpu_time_ns: int = 0
     intrusion_ns: int = 0
+    recorded: int | None = 0  # operations in the uses read so far; None: not known
+    recorded_until_ns: int = 0  # when the last of those ended
+
+
+def section_of(fill: Fill) -> FillGpu | None:
+    """What a fill's board says of the GPU that its job was given."""
+    view = fill.memory.view
+    for index in range(min(int(view.gpus_used), MAX_GPUS)):
+        section: FillGpu = view.gpus[index]
+        if section.uuid == fill.gpu.encode():
+            return section
+    return None
 
 
 def memory_by_boards(fills: list[Fill], uuid: str) -> dict[int, int]:

@@ -12,6 +12,7 @@ from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.devices import Devices
 from agent.drain import Drain
+from agent.endless import EndlessKernels
 from agent.eviction import Eviction
 from agent.guard import Guard, GuardThread
 from agent.job_of_process import JobFinder
@@ -59,7 +60,8 @@ class Agent:
         )
         self._eviction = Eviction(self.node, self._finder)
         self._guard = Guard(self.node, self._finder, self._eviction)
-        self._shims = ShimVerbs(self.node, self._finder, self._drain)
+        self._endless = EndlessKernels(self.node, self._eviction)
+        self._shims = ShimVerbs(self.node, self._finder, self._drain, self._endless)
         self._rescue = Rescue(self.node, self._eviction)
         devices = Devices(settings, [each.minor for each in every])
         self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices, self._drain)
@@ -172,6 +174,7 @@ class Agent:
         self._drain.all()
         self._calibrator.tick(now_ns())
         changed = self.node.read_boards()
+        self._endless.look(now_ns())
         changed |= self._control_budgets()
         if changed:
             self.node.refresh()

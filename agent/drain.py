@@ -10,6 +10,7 @@ import struct
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from agent import last_use
 from agent.attachments import Fill, Training
 from agent.board import (
     BUBBLE_RING,
@@ -133,6 +134,19 @@ class Drain:
         if data:
             self._uses(fill, data, now_ns())
 
+    def died(self, fill: Fill, *, stood: bool) -> None:
+        """A fill's process has ended, its last use still open: that is entered by estimate.
+
+        `stood`: its work had been seen to make no progress.
+        """
+        now = now_ns()
+        trainings = self._node.trainings_on(fill.gpu)
+        last = last_use.estimate(fill, trainings, now, stood=stood)
+        if last is None:
+            return
+        self._uses(fill, b"".join(_USE.pack(*each) for each in last.records), now)
+        self._node.ledger.event("estimated", last.text, job_id=fill.job.job_id, gpu=fill.gpu)
+
     def _uses(self, fill: Fill, data: bytes, now: int) -> None:
         """Turns use records into ledger text and sums; thousands a second, so plain and bulky."""
         oldest = max(now - _LONGEST_NS, fill.admitted_ns)
@@ -142,6 +156,9 @@ class Drain:
         for use in _USE.iter_unpack(data):
             (board, seq, begin, end, first, last, gpu_time, intrusion, kernels, copies) = use[:10]
             gpu, cause = use[10], use[11]
+            if fill.recorded is not None:
+                fill.recorded += kernels + copies
+            fill.recorded_until_ns = max(fill.recorded_until_ns, min(last, now))
             if (board, gpu) not in sources:
                 sources[board, gpu] = self._source(fill, board, gpu)
             source = sources[board, gpu]

@@ -33,8 +33,11 @@ class Eviction:
         self._running: set[asyncio.Task[None]] = set()
         self.signalled: set[int] = set()  # jobs that were killed by us: they did not just finish
 
-    def begin(self, fills: list[FillJob], reason: str) -> None:
-        """Shuts the gates of these fills, asks for their requeue and sees that they go."""
+    def begin(self, fills: list[FillJob], reason: str, *, grace_s: float | None = None) -> None:
+        """Shuts the gates of these fills, asks for their requeue and sees that they go.
+
+        `grace_s` is the time until SIGTERM; None: the setting.
+        """
         fresh = [fill for fill in fills if not fill.evicted]
         if not fresh:
             return
@@ -50,28 +53,47 @@ class Eviction:
             for attached in self._node.fills.values():
                 if attached.job.job_id == fill.job_id and attached.connection is not None:
                     attached.connection.send(Packet("evict", {"reason": reason}))
-        self._spawn(fresh)
+        self._spawn(fresh, self._node.settings.evict_grace_s if grace_s is None else grace_s)
 
     def resume(self) -> None:
         """After a restart of the agent: goes on with what was being evicted."""
         evicted = [fill for fill in self._node.jobs.fills.values() if fill.evicted]
         self._node.requeue |= {fill.job_id for fill in evicted}
-        self._spawn(evicted)
+        self._spawn(evicted, self._node.settings.evict_grace_s)
 
-    def _spawn(self, fills: list[FillJob]) -> None:
+    def _spawn(self, fills: list[FillJob], grace_s: float) -> None:
         if fills:
-            task = asyncio.create_task(self._see_off(fills))
+            task = asyncio.create_task(self._see_off(fills, grace_s))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _see_off(self, fills: list[FillJob]) -> None:
+    async def _see_off(self, fills: list[FillJob], grace_s: float) -> None:
         settings = self._node.settings
-        if await self.wait(fills, settings.evict_grace_s):
+        if grace_s and await self.wait(fills, grace_s):
             return
         await self._signal(fills, signal.SIGTERM)
         if await self.wait(fills, settings.evict_kill_s):
             return
         await self._signal(fills, signal.SIGKILL)
+        if not await self.wait(fills, settings.evict_wait_s):
+            await asyncio.gather(*(self._withdraw(fill) for fill in fills))
+
+    async def _withdraw(self, fill: FillJob) -> None:
+        """A process outlived SIGKILL, in the driver most likely: its GPU lends nothing until it is
+        gone."""
+        gpu = self._node.gpus.get(fill.gpu)
+        if gpu is None or await self.wait([fill], 0):
+            return
+        gpu.kept_by = f"fill job {fill.job_id} was killed but is still on the GPU"
+        self._tell("stuck", gpu.kept_by, fill)
+        self._node.refresh()
+        await self.wait([fill], float("inf"))
+        gpu.kept_by = ""
+        self._tell("stuck", f"fill job {fill.job_id} has left the GPU at last", fill)
+        self._node.refresh()
+
+    def _tell(self, what: str, text: str, fill: FillJob) -> None:
+        self._node.ledger.event(what, text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user)
 
     async def kill(self, jobs: set[int], reason: str, grace_s: float, most_s: float) -> bool:
         """Evicts with SIGKILL: memory is wanted now. False when they still were there after most_s.

@@ -25,6 +25,7 @@ class Gpu:
     scanned_ns: int = 0  # when the scan that `processes` is from began
     unknown: int = 0
     fault: str = ""
+    kept_by: str = ""  # which killed fill is still on it: nothing is lent meanwhile
     ready_ns: dict[int, int] = field(default_factory=dict)  # training board id -> ready since
     bubble_share: float = 0.0  # recent
     turns: Turns = field(default_factory=Turns)

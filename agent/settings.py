@@ -120,6 +120,13 @@ class AgentSettings(BaseSettings):
         description="part of the most memory that a training has used on a GPU, kept free for its "
         "growth where that is more than reserve_bytes",
     )
+    endless_s: float = Field(
+        default=3.0,
+        ge=0.2,
+        le=600,
+        description="a fill whose work on the GPU has made no progress for so long is evicted, in "
+        "seconds; time in which the training was busy counts half",
+    )
     forget_after_s: float = Field(
         default=600.0, ge=5, description="a job without a process for so long is given up, seconds"
     )

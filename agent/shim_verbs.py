@@ -18,6 +18,7 @@ from agent.attachments import (
 from agent.board import BUBBLE_RING, MAX_GPUS, USE_RING
 from agent.clock import now_ns
 from agent.drain import Drain
+from agent.endless import EndlessKernels
 from agent.job_of_process import JobFinder, JobOfProcess
 from agent.jobs import FillJob, HostJob
 from agent.node import Node
@@ -39,8 +40,11 @@ _REFUSALS_PER_USER = 20  # that our log shows, in ten seconds
 class ShimVerbs:
     """Attaches and detaches boards. Only the end of a process detaches one."""
 
-    def __init__(self, node: Node, finder: JobFinder, drain: Drain) -> None:
+    def __init__(
+        self, node: Node, finder: JobFinder, drain: Drain, endless: EndlessKernels
+    ) -> None:
         self._node = node
+        self._endless = endless
         self._finder = finder
         self._drain = drain
         self._log_lines: dict[Connection, int] = {}
@@ -142,6 +146,7 @@ class ShimVerbs:
         attached.drained = drained_before(
             int(memory.view.use_head), int(memory.view.drained), USE_RING
         )
+        attached.recorded = None if kept >= 0 else 0
         node.fills[board_id] = attached
         limits = {"job_id": str(fill.job_id), "memory_limit_bytes": str(fill.memory_bytes)}
         self._answer(connection, "gate", board_id, len(memory.raw), memory.descriptor, kept, limits)
@@ -196,6 +201,7 @@ class ShimVerbs:
         for board_id, fill in list(node.fills.items()):
             if fill.process is process:
                 self._drain.fill(fill)
+                self._drain.died(fill, stood=self._endless.stands(board_id))
                 del node.fills[board_id]
                 if (gpu := node.gpus.get(fill.gpu)) is not None:
                     gpu.fill_left_ns = now_ns()
