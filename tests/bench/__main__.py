@@ -7,7 +7,7 @@
 Measures every cell that this machine can run and that is not done yet at this commit, the most
 telling first, and starts none that would not end in time. Results are one JSON a cell in the
 folder, and bench.json with all of them; --known takes in results of earlier sessions. --dry-run
-tries all of it, but ours and observe, in tiny sizes on a CPU.
+tries all of it in tiny sizes on a CPU; with a sandbox of simulated GPUs also ours and observe.
 """
 
 from __future__ import annotations
@@ -61,7 +61,16 @@ class Session:
             tiny=options.dry_run,
             python=peer_cell.default_python(),
             batch=options.batch,
+            simulated=self.simulated(),
         )
+
+    def simulated(self) -> Path | None:
+        """In a dry run, the simulated driver of the sandbox."""
+        options = self.options
+        if not (options.dry_run and options.sandbox):
+            return None
+        library: Path = options.sandbox / "gpu" / "lib" / "libcuda.so.1"
+        return library if library.exists() else None
 
     def alone(self, inference: str) -> dict[str, Any] | None:
         """The inference alone on this GPU, measured once a commit; None without an inference."""

@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def prepare(jobs: Jobs) -> None:
     """Copies the bench's and the examples' code to where the jobs' user can read it."""
     code = jobs.folder / "code"
-    for part in ("tests/bench", "deploy/examples"):
+    for part in ("tests/bench", "deploy/examples", "deploy/sandbox/simgpu"):
         shutil.copytree(REPOSITORY / part, code / part, dirs_exist_ok=True)
         (code / part).parent.joinpath("__init__.py").touch()
     subprocess.run(["chmod", "-R", "a+rwX", str(jobs.folder)], check=True)

@@ -21,10 +21,16 @@ def ask(*command: str) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
+def is_up(sandbox: Path | None) -> bool:
+    """Whether a sandbox was booted there."""
+    return sandbox is not None and (sandbox / "env").exists()
+
+
 def look(sandbox: Path | None, python: str, dry_run: bool) -> Machine:
     """This machine; in a dry run its CPU stands for two GPUs."""
     if dry_run:
-        return Machine(platform.processor() or "cpu", "none", DRY_RUN_GPUS, mps=mps.is_there())
+        cpu = platform.processor() or "cpu"
+        return Machine(cpu, "none", DRY_RUN_GPUS, slurm=is_up(sandbox), mps=mps.is_there())
     lines = ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, _, driver = lines[0].partition(", ") if lines else ("", "", "")
     cuda = ask(python, "-c", "import torch; print(torch.version.cuda)") if lines else []
@@ -33,6 +39,6 @@ def look(sandbox: Path | None, python: str, dry_run: bool) -> Machine:
         driver=driver,
         gpus=len(lines),
         cuda=cuda[-1] if cuda else "",
-        slurm=sandbox is not None and (sandbox / "env").exists(),
+        slurm=is_up(sandbox),
         mps=mps.is_there(),
     )

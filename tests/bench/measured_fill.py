@@ -20,6 +20,7 @@ from deploy.examples.loop import first_device
 from tests.bench import inferences
 from tests.bench.inferences import TwoInFlight
 from tests.bench.page import Page, Word
+from tests.bench.simulated import launching
 from tests.bench.stopwatch import is_annotation, on_host
 
 WARM_UP = 10
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--inference", choices=inferences.NAMES, default="transformer")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--tiny", action="store_true", help="sizes for a dry run on a CPU")
+    parser.add_argument("--simulated", type=Path, help="dry run: a simulated libcuda.so.1")
     parser.add_argument("--page", type=Path, help="what says when to run; without: always")
     parser.add_argument("--profile", action="store_true", help="run alone for --seconds, then end")
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -93,6 +95,8 @@ def main() -> None:
     page = Page(options.page) if options.page else None
     with torch.inference_mode():
         launch = inferences.build(options.inference, first_device(), options.tiny, options.batch)
+        if options.simulated:
+            launch = launching(launch, options.simulated)
         running = TwoInFlight(launch)
         for _ in range(WARM_UP):
             running.batch()

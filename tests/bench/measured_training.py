@@ -25,6 +25,7 @@ import torch
 
 from tests.bench import workloads
 from tests.bench.page import Page, Word
+from tests.bench.simulated import SimulatedWorkload
 from tests.bench.stopwatch import (
     Switch,
     Workload,
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--workload", choices=sorted(workloads.BUILDERS), default="stall")
     parser.add_argument("--tiny", action="store_true", help="sizes for a dry run on a CPU")
+    parser.add_argument("--simulated", type=Path, help="dry run: a simulated libcuda.so.1")
     parser.add_argument("--switch", choices=("lend", "page", "none"), default="lend")
     parser.add_argument("--pages", type=Path, help="the page of rank N is PAGES.N")
     parser.add_argument("--turns", action="store_true", help="blocks when the page says so")
@@ -159,6 +161,8 @@ def main() -> None:
         workload: Workload = workloads.stall(options.tiny, options.stall_ms, options.batch)
     else:
         workload = workloads.BUILDERS[options.workload](options.tiny)
+    if options.simulated:
+        workload = SimulatedWorkload(workload, options.simulated)
     if torch.cuda.is_available():
         report.values["gpu"] = torch.cuda.get_device_name(rank)
     try:

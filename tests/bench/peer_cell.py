@@ -43,13 +43,14 @@ class Bench:
     tiny: bool
     python: str
     batch: int
+    simulated: Path | None = None  # in a dry run: a simulated libcuda.so.1
     timeout_s: float = 180.0
 
     def training(self, cell: Cell, *arguments: str) -> list[str]:
         """The command of a cell's training."""
         block = self.block or BLOCK[cell.workload]
         module = ["-m", "tests.bench.measured_training", f"--workload={cell.workload}"]
-        sizes = [f"--rounds={self.rounds}", f"--block={block}", *(["--tiny"] if self.tiny else [])]
+        sizes = [f"--rounds={self.rounds}", f"--block={block}", *self.dry()]
         # Iterations before the blocks cost time as well: as many as two blocks.
         sizes += [f"--alone={2 * block}", f"--profile={max(4, block)}", "--harvest-s=0"]
         launcher = [self.python, "-u"]
@@ -66,7 +67,12 @@ class Bench:
         """The command of a cell's fill."""
         module = [self.python, "-u", "-m", "tests.bench.measured_fill", f"--report={report}"]
         sizes = [f"--inference={cell.inference}", f"--batch={self.batch}"]
-        return [*module, *sizes, *(["--tiny"] if self.tiny else []), *arguments]
+        return [*module, *sizes, *self.dry(), *arguments]
+
+    def dry(self) -> list[str]:
+        """What makes a program's run a dry one."""
+        simulated = [f"--simulated={self.simulated}"] if self.simulated else []
+        return ["--tiny", *simulated] if self.tiny else []
 
 
 def library() -> Path:
