@@ -47,6 +47,7 @@ ESTIMATE_S = {"alone": 45.0, "observe": 75.0, "ours": 90.0, "rate-control": 60.0
 ESTIMATE_PEER_S = 50.0
 ESTIMATE_ROUNDS = 10
 DISTRIBUTED_EXTRA_S = 25.0
+FIXED = 0.35  # of such a cell
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,24 @@ def plan(gpus: int = 2) -> list[Cell]:
     return list(found)
 
 
-def estimate_s(cell: Cell, known: list[dict[str, Any]], rounds: int) -> float:
-    """How long a cell should take: as the longest like it did, else a guess; scaled to rounds."""
+def estimate_s(cell: Cell, known: list[dict[str, Any]], rounds: int, block: int = 0) -> float:
+    """How long a cell should take: as the longest like it did, else a guess.
+
+    Scaled from the size that was measured to rounds x block (0: the workload's own block).
+    """
+    wanted = rounds * (block or BLOCK[cell.workload])
+    usual = ESTIMATE_ROUNDS * BLOCK[cell.workload]
+    guess = ESTIMATE_S.get(cell.policy, ESTIMATE_PEER_S)
+    guess += DISTRIBUTED_EXTRA_S if cell.workload in DISTRIBUTED else 0.0
     like = [
-        float(each["wall_s"]) / max(1, int(each["pairs"]))
+        scaled(float(each["wall_s"]), int(each["pairs"]) * int(each["block"]), wanted)
         for each in known
         if (each["workload"], each["policy"]) == (cell.workload, cell.policy) and each.get("pairs")
     ]
-    if like:
-        return max(like) * rounds
-    guess = ESTIMATE_S.get(cell.policy, ESTIMATE_PEER_S)
-    guess += DISTRIBUTED_EXTRA_S if cell.workload in DISTRIBUTED else 0.0
-    fixed = 0.35 * guess  # starts and warm-ups
-    return fixed + (guess - fixed) * rounds / ESTIMATE_ROUNDS
+    return max(like) if like else scaled(guess, usual, wanted)
+
+
+def scaled(seconds: float, iterations: int, wanted: int) -> float:
+    """The time of a cell of another size: starts and warm-ups stay, the blocks grow."""
+    fixed = FIXED * seconds
+    return fixed + (seconds - fixed) * wanted / iterations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,23 +39,23 @@ class Progress:
 
 @dataclass(frozen=True)
 class Harvest:
-    """Of one fill on one GPU."""
+    """Of one fill on one GPU; without bubbles there is only a rate."""
 
     rate: float  # batches a second while allowed
-    rate_ratio: float  # that rate / (its rate alone x bubble share)
-    efficiency: float  # GPU-busy time of its batches / bubble time
+    rate_ratio: float | None  # that rate / (its rate alone x bubble share)
+    efficiency: float | None  # GPU-busy time of its batches / bubble time
 
 
-def harvest(
-    progress: Progress, stretches: Sequence[Stretch], alone: dict[str, Any], bubble_share: float
-) -> Harvest:
-    """Compares with the inference alone; ValueError when there was no time or no bubble."""
+def rate(progress: Progress, stretches: Sequence[Stretch]) -> float:
+    """Batches a second inside stretches; 0 when they are empty."""
     seconds = sum(end - begin for begin, end in stretches) / 1e9
-    if seconds <= 0 or bubble_share <= 0:
-        raise ValueError(f"no harvest from {seconds:.1f} s with a bubble share of {bubble_share}")
-    batches = progress.batches(stretches)
-    return Harvest(
-        rate=batches / seconds,
-        rate_ratio=batches / seconds / (float(alone["batches_per_s"]) * bubble_share),
-        efficiency=batches * float(alone["busy_us_per_batch"]) / 1e6 / (seconds * bubble_share),
-    )
+    return progress.batches(stretches) / seconds if seconds > 0 else 0.0
+
+
+def harvest(batches_per_s: float, alone: Mapping[str, Any], share: float | None) -> Harvest:
+    """Compares a rate with the inference alone and the training's bubble share."""
+    if not share:
+        return Harvest(batches_per_s, None, None)
+    whole = float(alone["batches_per_s"]) * share
+    busy_s = float(alone["busy_us_per_batch"]) / 1e6
+    return Harvest(batches_per_s, batches_per_s / whole, batches_per_s * busy_s / share)

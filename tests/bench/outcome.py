@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.bench.cells import Cell, Machine
-from tests.bench.harvest import Harvest, Progress, harvest
+from tests.bench.harvest import Harvest, Progress, harvest, rate
 from tests.bench.statistics import slowdown
 
 MERGED = "bench.json"
@@ -58,17 +58,22 @@ def describe(cell: Cell, machine: Machine, commit: str, tiny: bool) -> Result:
     }
 
 
+def share_field(mode: str) -> str:
+    """Under MPS communication is bubble, under time slicing it is busy."""
+    return "bubble_share_compute" if mode == "mps" else "bubble_share"
+
+
 def of_training(report: dict[str, Any], mode: str) -> Result:
     """The fields that a training's own report gives."""
     blocks = report["blocks"]
-    share = "bubble_share_compute" if mode == "mps" else "bubble_share"
+    share = share_field(mode)
     return {
         "torch": report["torch"],
         **cost(blocks["filled"], blocks["shut"]),
         **control(blocks["control"], blocks["shut"]),
-        "bubble_share": report[share],
-        "bubble_share_communication_busy": report["bubble_share"],
-        "bubbles_per_iteration": report["bubbles_per_iteration"],
+        "bubble_share": report.get(share),
+        "bubble_share_communication_busy": report.get("bubble_share"),
+        "bubbles_per_iteration": report.get("bubbles_per_iteration"),
         "iteration_alone_ms": statistics.median(report["alone_ms"]),
         "iteration_shut_ms": statistics.median([x for b in blocks["shut"] for x in b]),
         "iteration_filled_ms": statistics.median([x for b in blocks["filled"] for x in b]),
@@ -76,31 +81,46 @@ def of_training(report: dict[str, Any], mode: str) -> Result:
     }
 
 
-def of_harvest(by_rank: Sequence[Harvest], alone: dict[str, Any]) -> Result:
+def mean(values: Sequence[float | None]) -> float | None:
+    """None when any is unknown."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def of_harvest(by_gpu: Sequence[Harvest], alone: Mapping[str, Any]) -> Result:
     """The fields that say what the fills got done: means over GPUs, and each GPU's own."""
     return {
-        "harvest_efficiency": statistics.fmean(each.efficiency for each in by_rank),
-        "rate_ratio": statistics.fmean(each.rate_ratio for each in by_rank),
-        "fill_rate": statistics.fmean(each.rate for each in by_rank),
+        "harvest_efficiency": mean([each.efficiency for each in by_gpu]),
+        "rate_ratio": mean([each.rate_ratio for each in by_gpu]),
+        "fill_rate": statistics.fmean(each.rate for each in by_gpu),
         "fill_rate_alone": alone["batches_per_s"],
         "fill_busy_us_per_batch": alone["busy_us_per_batch"],
-        "harvest_by_gpu": [each.efficiency for each in by_rank],
+        "fill_rate_by_gpu": [each.rate for each in by_gpu],
+        "harvest_by_gpu": [each.efficiency for each in by_gpu],
     }
 
 
 def harvested(
-    mode: str, reports: Sequence[dict[str, Any]], fills: Sequence[Path], alone: dict[str, Any]
+    mode: str, reports: Sequence[dict[str, Any]], fills: Sequence[Path], alone: Mapping[str, Any]
 ) -> Result:
     """The harvest's fields from the reports of ranks and of the fills beside them."""
-    share = "bubble_share_compute" if mode == "mps" else "bubble_share"
-    try:
-        by_rank = [
-            harvest(Progress(fill), report["filled_ns"], alone, report[share])
-            for report, fill in zip(reports, fills, strict=True)
-        ]
-    except ValueError as error:  # a training without bubbles has no harvest
-        return {"harvest_error": str(error)}
-    return of_harvest(by_rank, alone)
+    share = share_field(mode)
+    by_gpu = [
+        harvest(rate(Progress(fill), report["filled_ns"]), alone, report.get(share))
+        for report, fill in zip(reports, fills, strict=True)
+    ]
+    return of_harvest(by_gpu, alone)
+
+
+def with_share(
+    result: Result, share: float, source: str, alone: Mapping[str, Any] | None
+) -> Result:
+    """What changes once another cell has told the bubble share."""
+    told: Result = {"bubble_share": share, "bubble_share_from": source}
+    if alone is None:
+        return told
+    rates = result["fill_rate_by_gpu"]
+    return told | of_harvest([harvest(each, alone, share) for each in rates], alone)
 
 
 class Store:

@@ -43,8 +43,8 @@ class Bench:
     tiny: bool
     python: str
     batch: int
+    timeout_s: float
     simulated: Path | None = None  # in a dry run: a simulated libcuda.so.1
-    timeout_s: float = 180.0
 
     def training(self, cell: Cell, *arguments: str) -> list[str]:
         """The command of a cell's training."""
@@ -225,7 +225,7 @@ def inference_alone(inference: str, bench: Bench) -> dict[str, Any]:
         command = bench.fill(cell, report, "--profile")
         environment = base_environment(cell) | gpu_of(0)
         program = programs.start("alone", command, environment)
-        programs.wait(lambda: program.ended, 90, "the inference alone", [])
+        programs.wait(lambda: program.ended, bench.timeout_s, "the inference alone", [])
         if program.code:
             raise RuntimeError(f"the inference alone ended with {program.code}:\n{program.tail()}")
     found: dict[str, Any] = json.loads(report.read_text())

@@ -90,7 +90,9 @@ def run_ours(
     if alone is not None:
         reports = [first, *read_other_ranks(cell, folder)]
         result |= outcome.harvested(cell.mode, reports, fills, dict(alone))
-    return result | ledger(jobs, train, first["filled_ns"], cell.gpus, result["bubble_share"])
+    return result | ledger(
+        jobs, train, first["filled_ns"], cell.gpus, result["bubble_share"] or 0.0
+    )
 
 
 def is_going(report: Path) -> bool:

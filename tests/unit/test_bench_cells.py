@@ -27,6 +27,8 @@ FIGURES = {
     "control_median": 0.0,
     "bubble_share": 0.5,
     "harvest_efficiency": 0.8,
+    "fill_rate_by_gpu": [40.0],
+    "block": 8,
 }
 
 
@@ -37,6 +39,7 @@ class Fake:
         self.measured: list[str] = []
         self.alone: list[str] = []
         self.failing: set[str] = set()
+        self.blind: set[str] = set()  # cells whose profiler sees nothing
         self.commit = "abc1234"
         self.out = out
         self.here = Machine("NVIDIA H200", "580", 1, mps=True)
@@ -51,7 +54,7 @@ class Fake:
         self.measured.append(cell.name)
         if cell.name in self.failing:
             raise RuntimeError("the GPU fell off the bus")
-        return dict(FIGURES)
+        return FIGURES | ({"bubble_share": None} if cell.name in self.blind else {})
 
     def _alone(self, inference: str, _: Bench) -> dict[str, Any]:
         self.alone.append(inference)
@@ -185,7 +188,20 @@ def test_the_plan_has_every_policy_on_every_workload_once_and_the_most_telling_f
 
 def test_a_measured_cell_corrects_the_estimate() -> None:
     cell = Cell("stall", "mps", "transformer")
-    known = [{"workload": "stall", "policy": "mps", "wall_s": 33.0, "pairs": 10}]
+    known = [{"workload": "stall", "policy": "mps", "wall_s": 33.0, "pairs": 10, "block": 8}]
     assert estimate_s(cell, known, 10) == pytest.approx(33.0)
-    assert estimate_s(cell, known, 20) == pytest.approx(66.0)
+    assert 33 < estimate_s(cell, known, 20) < 66  # starts take no longer
+    assert estimate_s(cell, known, 20) == estimate_s(cell, known, 10, block=16)
     assert estimate_s(cell, [], 20) > estimate_s(cell, [], 10)
+
+
+def test_a_cell_without_a_bubble_share_takes_that_of_the_same_training(fake: Fake) -> None:
+    only = (*TIMESLICE, "--inference", "transformer")
+    fake.blind.add(TWO[1])
+    fake.call(*only)
+    kept = Store(fake.out).read(TWO[1])
+    assert kept is not None
+    assert (kept["bubble_share"], kept["bubble_share_from"]) == (0.5, TWO[0])
+    fake.blind.add(TWO[0])
+    fake.out = fake.out / "other"
+    assert fake.call(*only) == 1  # nobody knows it

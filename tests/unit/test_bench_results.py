@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import outcome
-from tests.bench.harvest import Progress, harvest
+from tests.bench.harvest import Progress, harvest, rate
 from tests.bench.page import Page
 from tests.bench.report import groups, write_page, write_table
 from tests.bench.slurm_cell import take_turns
@@ -38,22 +38,47 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
     assert done.batches_at(5 * SECOND) == 2
 
 
+ALONE = {"batches_per_s": 100.0, "busy_us_per_batch": 9000.0}
+
+
 def test_harvest_compares_with_bubbles_of_the_training_alone(tmp_path: Path) -> None:
     """A fill of 100 batches/s alone, 9 ms busy each, did 40 a second; bubbles are half the time."""
     done = progress(tmp_path, [(n * SECOND, n * 40) for n in range(1, 12)])
-    alone = {"batches_per_s": 100.0, "busy_us_per_batch": 9000.0}
-    found = harvest(done, [(SECOND, 11 * SECOND)], alone, 0.5)
-    assert found.rate == pytest.approx(40)
+    assert rate(done, [(SECOND, 11 * SECOND)]) == pytest.approx(40)
+    found = harvest(40, ALONE, 0.5)
     assert found.rate_ratio == pytest.approx(0.8)
     assert found.efficiency == pytest.approx(40 * 0.009 / 0.5)
 
 
 def test_no_bubble_means_no_harvest_and_no_division_by_zero(tmp_path: Path) -> None:
-    progress(tmp_path, [(SECOND, 1)])
+    progress(tmp_path, [(SECOND, 10)])
     report = {"bubble_share": 0.0, "filled_ns": [(0, SECOND)]}
-    alone = {"batches_per_s": 100.0, "busy_us_per_batch": 9000.0}
-    found = outcome.harvested("timeslice", [report], [tmp_path / "fill.txt"], alone)
-    assert "bubble share" in found["harvest_error"]
+    found = outcome.harvested("timeslice", [report], [tmp_path / "fill.txt"], ALONE)
+    assert (found["harvest_efficiency"], found["rate_ratio"]) == (None, None)
+    assert found["fill_rate"] == pytest.approx(10)
+
+
+def test_a_share_that_the_profiler_could_not_tell_is_taken_from_another_cell(
+    tmp_path: Path,
+) -> None:
+    progress(tmp_path, [(SECOND, 40)])
+    report = {"filled_ns": [(0, SECOND)]}
+    blind = outcome.harvested("mps", [report], [tmp_path / "fill.txt"], ALONE)
+    assert blind["harvest_efficiency"] is None
+    told = outcome.with_share(blind, 0.5, "stall-alone", ALONE)
+    assert told["harvest_efficiency"] == pytest.approx(0.72)
+    assert told["rate_ratio"] == pytest.approx(0.8)
+    assert told["bubble_share_from"] == "stall-alone"
+
+
+def test_under_mps_communication_counts_as_bubble(tmp_path: Path) -> None:
+    progress(tmp_path, [(SECOND, 40)])
+    report = {"bubble_share": 0.2, "bubble_share_compute": 0.4, "filled_ns": [(0, SECOND)]}
+    ratios = [
+        outcome.harvested(mode, [report], [tmp_path / "fill.txt"], ALONE)["rate_ratio"]
+        for mode in ("timeslice", "mps")
+    ]
+    assert ratios == [pytest.approx(2.0), pytest.approx(1.0)]
 
 
 def test_gaps_are_what_no_span_covers() -> None:
