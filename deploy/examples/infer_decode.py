@@ -77,7 +77,7 @@ class Decoder:
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers)).to(device, kind)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False).to(device, kind)
         self.tokens = torch.zeros(shape.sequences, dtype=torch.long, device=device)
-        self.position = torch.zeros(1, dtype=torch.long, device=device)
+        self.count = torch.zeros(1, dtype=torch.long, device=device)
         self.places = torch.arange(shape.context, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if graph and device.type == "cuda":
@@ -85,13 +85,14 @@ class Decoder:
 
     @torch.inference_mode()
     def _token(self) -> None:
-        """All of one step on the GPU: the next position follows there too, so a graph can do it."""
-        mask = (self.places <= self.position).view(1, 1, 1, -1)
+        """All of one step on the GPU: positions are counted there too, so a graph can do it."""
+        position = self.count % self.shape.context  # a full cache loses its oldest token
+        mask = (self.places <= self.count).view(1, 1, 1, -1)
         hidden = self.embedding(self.tokens)
         for layer in self.layers:
-            hidden = layer(hidden, self.position, mask)
+            hidden = layer(hidden, position, mask)
         self.tokens.copy_(self.head(hidden).argmax(-1))
-        self.position.add_(1).remainder_(self.shape.context)  # the oldest token is overwritten
+        self.count.add_(1)
 
     def _capture(self) -> None:
         side = torch.cuda.Stream()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 import traceback
@@ -230,6 +231,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """0 when no cell failed."""
     options = parse()
+    # As an exception, so that programs, jobs and an MPS daemon are ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     store = Store(options.out, options.collect)
     for known in options.known:
         store.take_in(json.loads(known.read_text()))

@@ -12,14 +12,17 @@ Stretch = tuple[int, int]  # CLOCK_MONOTONIC in ns
 
 
 class Progress:
-    """A fill's report: lines of `MONOTONIC_NS BATCHES`."""
+    """A fill's report: `gpu UUID`, then lines of `MONOTONIC_NS BATCHES`."""
 
     def __init__(self, path: Path) -> None:
         self._at: list[int] = []
         self._count: list[int] = []
+        self.gpu = ""  # UUID, where the report names one
         for line in path.read_text().splitlines():
             words = line.split()
-            if len(words) == 2:  # the last line may be torn
+            if words[:1] == ["gpu"]:
+                self.gpu = words[1]
+            elif len(words) == 2:  # the last line may be torn
                 self._at.append(int(words[0]))
                 self._count.append(int(words[1]))
 

@@ -107,6 +107,8 @@ def main() -> None:
             note_free_rate(running, page)
         batches = 0
         with options.report.open("a", buffering=1) as sink:
+            if torch.cuda.is_available():
+                sink.write(f"gpu {torch.cuda.get_device_properties(0).uuid}\n")
             while page is None or (page.runs and not page[Word.STOP]) or obey(running, page):
                 running.batch()
                 batches += 1

@@ -162,9 +162,10 @@ def main() -> None:
     else:
         workload = workloads.BUILDERS[options.workload](options.tiny)
     if options.simulated:
-        workload = SimulatedWorkload(workload, options.simulated)
+        workload = SimulatedWorkload(workload, options.simulated, rank)
     if torch.cuda.is_available():
         report.values["gpu"] = torch.cuda.get_device_name(rank)
+        report.values["gpu_uuid"] = str(torch.cuda.get_device_properties(rank).uuid)
     try:
         if page and options.switch == "page" and not options.turns:
             wait_for_warm_fill(page)

@@ -105,11 +105,20 @@ def harvested(
 ) -> Result:
     """The harvest's fields from the reports of ranks and of the fills beside them."""
     share = share_field(mode)
-    by_gpu = [
-        harvest(rate(Progress(fill), report["filled_ns"]), alone, report.get(share))
-        for report, fill in zip(reports, fills, strict=True)
-    ]
+    works = [Progress(fill) for fill in fills]
+    by_gpu = []
+    for rank, report in enumerate(reports):
+        beside = fills_beside(report.get("gpu_uuid"), rank, works)
+        batches_per_s = sum(rate(work, report["filled_ns"]) for work in beside)
+        by_gpu.append(harvest(batches_per_s, alone, report.get(share)))
     return of_harvest(by_gpu, alone)
+
+
+def fills_beside(uuid: str | None, rank: int, works: Sequence[Progress]) -> list[Progress]:
+    """The fills on a rank's GPU: by UUID (Slurm places ours), else the one of the same number."""
+    if uuid and all(work.gpu for work in works):
+        return [work for work in works if work.gpu == uuid]
+    return [works[rank]]
 
 
 def with_share(

@@ -22,8 +22,10 @@ FILL_KERNELS, FILL_US = 4, 300
 class Kernels:
     """A row of kernels of one name on a stream of its own."""
 
-    def __init__(self, library: Path, name: str, count: int, microseconds: int) -> None:
-        self._gpu = Session(library)
+    def __init__(
+        self, library: Path, name: str, count: int, microseconds: int, device: int = 0
+    ) -> None:
+        self._gpu = Session(library, device)
         self._stream: ctypes.c_void_p = self._gpu.stream()
         self._name, self._count, self._us = name, count, microseconds
 
@@ -37,9 +39,9 @@ class Kernels:
 class SimulatedWorkload:
     """A training whose iterations begin with simulated kernels; its own work is the bubble."""
 
-    def __init__(self, inner: Workload, library: Path) -> None:
+    def __init__(self, inner: Workload, library: Path, device: int) -> None:
         self._inner = inner
-        self._kernels = Kernels(library, "train_gemm", TRAINING_KERNELS, TRAINING_US)
+        self._kernels = Kernels(library, "train_gemm", TRAINING_KERNELS, TRAINING_US, device)
 
     def step(self) -> object:
         self._kernels.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from tests.bench import __main__ as bench
 from tests.bench import machine, peer_cell
 from tests.bench.cells import GRID, INFERENCES, PEERS, WORKLOADS, Cell, Machine, estimate_s, plan
+from tests.bench.mps import is_alive
 from tests.bench.outcome import Store
-from tests.bench.peer_cell import Bench
+from tests.bench.peer_cell import ROOT, Bench
 
 ALONE = {"batches_per_s": 100.0, "busy_us_per_batch": 9000.0}
 FIGURES = {
@@ -205,3 +207,35 @@ def test_a_cell_without_a_bubble_share_takes_that_of_the_same_training(fake: Fak
     fake.blind.add(TWO[0])
     fake.out = fake.out / "other"
     assert fake.call(*only) == 1  # nobody knows it
+
+
+ENDLESS = """
+import os, sys
+from tests.bench import __main__ as bench, machine, peer_cell
+from tests.bench.cells import Machine
+from tests.bench.programs import Programs
+
+def run(cell, shared, alone):
+    with Programs(shared.folder) as programs:
+        code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+        train = programs.start("train", [sys.executable, "-c", code], dict(os.environ))
+        programs.wait(lambda: bool(train.tail()), 30, "its number", [train])
+        print("pid", train.tail(), flush=True)
+        programs.wait(lambda: train.ended, 60, "the end", [train])
+
+peer_cell.run = run
+machine.look = lambda *_: Machine("NVIDIA H200", "580", 1)
+bench.main()
+"""
+
+
+def test_a_bench_that_is_ended_ends_what_it_started(tmp_path: Path) -> None:
+    words = ["--policy", "alone", "--workload", "stall", f"--out={tmp_path / 'out'}"]
+    command = [sys.executable, "-c", ENDLESS, *words, f"--folder={tmp_path / 'cell'}"]
+    called = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert called.stdout is not None
+    pid = next(int(line.split()[1]) for line in called.stdout if line.startswith("pid "))
+    assert is_alive(pid)
+    called.terminate()
+    called.wait(20)
+    assert not is_alive(pid)

@@ -71,6 +71,17 @@ def test_a_share_that_the_profiler_could_not_tell_is_taken_from_another_cell(
     assert told["bubble_share_from"] == "stall-alone"
 
 
+def test_each_rank_is_credited_with_the_fills_on_its_own_gpu(tmp_path: Path) -> None:
+    """Slurm placed the first fill on the second GPU, and a third one beside it."""
+    fills = []
+    for number, (uuid, batches) in enumerate([("b", 40), ("a", 10), ("b", 20)]):
+        fills.append(tmp_path / f"fill.{number}.txt")
+        fills[-1].write_text(f"gpu {uuid}\n{SECOND} {batches}\n")
+    reports = [{"bubble_share": 0.5, "filled_ns": [(0, SECOND)], "gpu_uuid": uuid} for uuid in "ab"]
+    found = outcome.harvested("timeslice", reports, fills, ALONE)
+    assert found["fill_rate_by_gpu"] == pytest.approx([10, 60])
+
+
 def test_under_mps_communication_counts_as_bubble(tmp_path: Path) -> None:
     progress(tmp_path, [(SECOND, 40)])
     report = {"bubble_share": 0.2, "bubble_share_compute": 0.4, "filled_ns": [(0, SECOND)]}
