@@ -91,7 +91,7 @@ class PipelineTraining:
             targets = tokens[:, 1:].flatten()
             loss = nn.functional.cross_entropy(outputs.flatten(0, 1).float(), targets)
             return inputs, loss / self.microbatches
-        dist.send(outputs.detach(), dst=self.rank.number + 1)
+        dist.send(outputs.detach().contiguous(), dst=self.rank.number + 1)
         return inputs, outputs
 
     def _backward(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
@@ -104,7 +104,7 @@ class PipelineTraining:
             outputs.backward(gradient)
         if not self.first:
             assert inputs.grad is not None
-            dist.send(inputs.grad, dst=self.rank.number - 1)
+            dist.send(inputs.grad.contiguous(), dst=self.rank.number - 1)
 
 
 def main() -> None:

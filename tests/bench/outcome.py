@@ -95,6 +95,8 @@ def of_harvest(by_gpu: Sequence[Harvest], alone: Mapping[str, Any]) -> Result:
         "fill_rate": statistics.fmean(each.rate for each in by_gpu),
         "fill_rate_alone": alone["batches_per_s"],
         "fill_busy_us_per_batch": alone["busy_us_per_batch"],
+        # Below 1 the program itself leaves the GPU idle: then rate_ratio is the figure to look at.
+        "fill_busy_share_alone": alone["batches_per_s"] * alone["busy_us_per_batch"] / 1e6,
         "fill_rate_by_gpu": [each.rate for each in by_gpu],
         "harvest_by_gpu": [each.efficiency for each in by_gpu],
     }

@@ -213,6 +213,8 @@ def take_turns(pages: Mapping[str, list[Page]], rounds: int) -> None:
 def fresh(folder: Path) -> Path:
     """An empty folder that jobs of any user may write to."""
     shutil.rmtree(folder, ignore_errors=True)
+    for left in Path("/dev/shm").glob("sfill-bench-state-*"):  # by a training that was killed
+        left.unlink(missing_ok=True)
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     return folder

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 TINY = Shape(width=32, layers=4, heads=2, batch=8, tokens=16, vocabulary=64)
 CHECKPOINT_EVERY = 10
+CHECKPOINT_ROOM_BYTES = 2 << 30
+FILES = "sfill-bench-state"
 STALL_MS = 60.0
 
 
@@ -85,8 +89,7 @@ def stall(tiny: bool, stall_ms: float = STALL_MS, batch: int = 0) -> Plain:
 def checkpoint(tiny: bool) -> Plain:
     from deploy.examples.train_checkpoint import SHAPE, CheckpointTraining
 
-    # In memory: what is measured is the training's way of writing, not this machine's disk.
-    file = Path("/dev/shm") / f"sfill-bench-{os.getuid()}-{os.getpid()}.pt"
+    file = checkpoint_folder() / f"{FILES}-{os.getuid()}-{os.getpid()}.pt"
     shape = TINY if tiny else SHAPE
     training = CheckpointTraining(shape, file, CHECKPOINT_EVERY, first_device())
     return Cycle(training.step, CHECKPOINT_EVERY)
@@ -130,10 +133,19 @@ BUILDERS: dict[str, Callable[[bool], Plain]] = {
 }
 
 
+def checkpoint_folder() -> Path:
+    """In memory where there is room: measured is the way of writing, not this machine's disk."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free >= CHECKPOINT_ROOM_BYTES
+    return memory if roomy else Path(tempfile.gettempdir())
+
+
 def remove_files() -> None:
-    """Takes away what checkpoint has written."""
-    for name in (".pt", ".part"):
-        Path("/dev/shm", f"sfill-bench-{os.getuid()}-{os.getpid()}{name}").unlink(missing_ok=True)
+    """Takes away what checkpoint has written in this process."""
+    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        for name in (".pt", ".part"):
+            own = f"{FILES}-{os.getuid()}-{os.getpid()}{name}"
+            (folder / own).unlink(missing_ok=True)
 
 
 def agreed(answer: bool) -> bool:
