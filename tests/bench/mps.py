@@ -68,13 +68,15 @@ class MpsDaemon:
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("pipe", "log"):
             (self._folder / name).mkdir(parents=True)
-        subprocess.run(
-            [CONTROL, "-d"],
-            env={**os.environ, **self.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=START_S,
-        )
+        with (self._folder / "log" / "start.log").open("wb") as said:
+            subprocess.run(
+                [CONTROL, "-d"],
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                timeout=START_S,
+            )
         limit = time.monotonic() + START_S
         while self.ask("get_server_list") is None:
             if time.monotonic() > limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,38 @@ def write_table(results: Sequence[Result]) -> None:
     if not console.is_terminal:
         console = Console(width=180)
     console.print(table)
+    for line in comparisons(results):
+        console.print(line)
     for each in results:
         if "error" in each:
             console.print(f"failed: {each['cell']}: {each['error'].splitlines()[0][:150]}")
+
+
+def comparisons(results: Sequence[Result]) -> list[str]:
+    """One sentence a picture: what ours yields, and the best peer that costs no more."""
+    lines = []
+    for title, own in groups(results).items():
+        ours = [each for each in own if each["policy"] == "ours"]
+        peers = [each for each in own if each["policy"] != "ours"]
+        if not ours or not peers:
+            continue
+        best = max(ours, key=lambda each: float(each["harvest_efficiency"]))
+        cost, yields = best["slowdown_median"], best["harvest_efficiency"]
+        line = f"{title}: ours {percent(yields, 1)} % of bubbles at {percent(cost)} %"
+        rivals = [each for each in peers if each["slowdown_median"] <= cost]
+        if rivals:
+            rival = max(rivals, key=lambda each: float(each["harvest_efficiency"]))
+            name = f"{rival['policy']} {settings_text(rival)}".strip()
+            line += f"; best peer that costs no more: {name}, "
+            line += f"{percent(rival['harvest_efficiency'], 1)} %"
+        else:
+            rival = min(peers, key=lambda each: float(each["slowdown_median"]))
+            name = f"{rival['policy']} {settings_text(rival)}".strip()
+            line += f"; no peer costs as little; the least: {name}, "
+            line += f"{percent(rival['harvest_efficiency'], 1)} % "
+            line += f"at {percent(rival['slowdown_median'])} %"
+        lines.append(line)
+    return lines
 
 
 def groups(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -168,6 +198,8 @@ def write_page(results: Sequence[Result], path: Path) -> Path:
     for title, own in groups(results).items():
         first = not parts
         parts.append(picture(title, own).to_html(full_html=False, include_plotlyjs=first))
+    sentences = "".join(f"<li>{html.escape(line)}</li>" for line in comparisons(results))
+    parts = [f"<ul>{sentences}</ul>", *parts] if sentences else parts
     body = "\n".join(parts) or "<p>No cell with fill has been measured yet.</p>"
     dry = any(each.get("dry_run") for each in results)
     note = "<p><b>Dry run on a CPU: none of this is a figure.</b></p>" if dry else ""

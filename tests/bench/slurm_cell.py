@@ -7,18 +7,20 @@ and take turns on the GPU, block by block in random order; the second plain one 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, func, select
 
 from db.models import BubbleUse, HostJob
-from deploy.sandbox.jobs import Jobs
+from deploy.sandbox.jobs import UNFINISHED, JobError, Jobs
 from tests.bench import outcome
 from tests.bench.cells import DISTRIBUTED, Cell
 from tests.bench.cluster import prepare, submit
@@ -37,7 +39,7 @@ from tests.bench.programs import Programs
 FILL = ["--fill=mem=16G", "-t", "20"]
 # A fill's first ten seconds have more hold-outs than the rest (calibration).
 SETTLE_S = 12.0
-PROFILE_S, FILL_S, TURN_S = 90, 90, 60
+PROFILE_S, FILL_S, TURN_S, END_S = 90, 90, 60, 20
 FILL_GOING_BYTES = 400
 TURNS = ("observed", "plain", "control")
 
@@ -84,7 +86,7 @@ def run_ours(
         go.touch()
         jobs.wait_ended(train, bench.timeout_s, "train")
     finally:
-        jobs.cancel(*reversed(started))
+        end_jobs(jobs, started)
     first = json.loads(report.read_text())
     result = outcome.of_training(first, cell.mode)
     if alone is not None:
@@ -93,6 +95,19 @@ def run_ours(
     return result | ledger(
         jobs, train, first["filled_ns"], cell.gpus, result["bubble_share"] or 0.0
     )
+
+
+def end_jobs(jobs: Jobs, started: list[int]) -> None:
+    """Cancels, fills first, and waits until they have left the GPU to the next cell."""
+    jobs.cancel(*reversed(started))
+    for job in started:
+        with contextlib.suppress(JobError):
+            jobs.wait(partial(has_ended, jobs, job), END_S, "a job's end")
+
+
+def has_ended(jobs: Jobs, job: int) -> bool:
+    """Whether Slurm has done with it."""
+    return jobs.state(job) not in UNFINISHED
 
 
 def is_going(report: Path) -> bool:
@@ -178,7 +193,7 @@ def run_observe(cell: Cell, bench: Bench, jobs: Jobs) -> outcome.Result:
             )
             jobs.wait_ended(watched, TURN_S, "train")
     finally:
-        jobs.cancel(watched)
+        end_jobs(jobs, [watched])
     turns = {who: json.loads(reports[who].read_text()) for who in TURNS}
     blocks = {who: turns[who]["turns"] for who in TURNS}
     return {

@@ -12,7 +12,7 @@ import pytest
 from tests.bench import outcome
 from tests.bench.harvest import Progress, harvest, rate
 from tests.bench.page import Page
-from tests.bench.report import groups, write_page, write_table
+from tests.bench.report import comparisons, groups, write_page, write_table
 from tests.bench.slurm_cell import take_turns
 from tests.bench.stopwatch import BLOCK_KINDS, gaps, run_blocks
 
@@ -223,3 +223,14 @@ def test_the_table_shows_figures_and_failures(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     for text in ("sm_percent=10", "90.0", "pp x2 slow", "failed: stall-mps: no daemon"):
         assert text in shown
+
+
+def test_ours_is_compared_with_the_best_peer_that_costs_no_more() -> None:
+    ours, cheap = result("ours", 0.05, 0.9), result("launch-count", 0.02, 0.3)
+    dear = result("mps", 0.2, 1.5)
+    (line,) = comparisons([ours, cheap, result("mps-low", 0.01, 0.1), dear])
+    assert "ours 90.0 % of bubbles" in line
+    assert "best peer that costs no more: launch-count, 30.0 %" in line
+    (line,) = comparisons([ours, dear])
+    assert "no peer costs as little; the least: mps, 150.0 % at" in line
+    assert comparisons([ours]) == []
