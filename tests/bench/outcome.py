@@ -13,6 +13,8 @@ from tests.bench.harvest import Harvest, Progress, harvest, rate
 from tests.bench.statistics import slowdown
 
 MERGED = "bench.json"
+# Fields that every result has; null where a policy has no such figure.
+MAY_BE_UNKNOWN = ("bubble_share", "harvest_efficiency", "rate_ratio", "intrusion_fraction")
 Result = dict[str, Any]
 
 
@@ -54,6 +56,7 @@ def describe(cell: Cell, machine: Machine, commit: str, tiny: bool) -> Result:
         "cuda": machine.cuda,
         "commit": commit,
         "cell": cell.name,
+        **dict.fromkeys(MAY_BE_UNKNOWN),
         **({"dry_run": True} if tiny else {}),
     }
 

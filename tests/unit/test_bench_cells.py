@@ -29,6 +29,7 @@ FIGURES = {
     "control_median": 0.0,
     "bubble_share": 0.5,
     "harvest_efficiency": 0.8,
+    "rate_ratio": 0.8,
     "fill_rate_by_gpu": [40.0],
     "block": 8,
 }
@@ -186,6 +187,16 @@ def test_the_plan_has_every_policy_on_every_workload_once_and_the_most_telling_f
             beside = {c.inference for c in cells if (c.workload, c.policy) == (workload, policy)}
             assert beside == set(INFERENCES)
         assert {c.policy for c in cells if c.workload == workload} >= {"alone", "observe"}
+
+
+def test_every_result_has_the_published_fields(fake: Fake) -> None:
+    fake.call("--workload", "stall", "--policy", "timeslice", "--inference", "transformer")
+    (kept,) = json.loads((fake.out / "bench.json").read_text())
+    fields = "workload policy inference mode gpu driver cuda torch commit pairs slowdown_median "
+    fields += "slowdown_upper95 slowdown_p95 harvest_efficiency rate_ratio bubble_share "
+    fields += "intrusion_fraction settings"
+    assert set(fields.split()) <= set(kept)
+    assert kept["intrusion_fraction"] is None  # only our own ledger knows one
 
 
 def test_a_measured_cell_corrects_the_estimate() -> None:

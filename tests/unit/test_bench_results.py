@@ -11,7 +11,7 @@ import pytest
 
 from tests.bench import outcome
 from tests.bench.harvest import Progress, harvest, rate
-from tests.bench.page import Page
+from tests.bench.page import Page, Word
 from tests.bench.report import comparisons, groups, write_page, write_table
 from tests.bench.slurm_cell import take_turns
 from tests.bench.stopwatch import BLOCK_KINDS, gaps, run_blocks
@@ -149,7 +149,7 @@ def test_trainings_take_turns_one_at_a_time(tmp_path: Path) -> None:
     def train(who: str, page: Page) -> None:
         seen = 0
         while not stop.wait(0.0005):
-            command = page._words[1]
+            command = page[Word.COMMAND]
             if command == seen:
                 continue
             if command % 2:
