@@ -47,9 +47,12 @@ class Machine:
         command = [sys.executable, "-m", "deploy.sandbox.simgpu.session", code]
         return self._start(command, job, environment)
 
-    def program(self, name: str, *arguments: object, job: int = 0) -> subprocess.Popen[str]:
-        """Starts simtrain or siminfer."""
-        return self._start([str(self.built / "bin" / name), *map(str, arguments)], job, {})
+    def program(
+        self, name: str, *arguments: object, job: int = 0, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Starts one of the simulated programs."""
+        command = [str(self.built / "bin" / name), *map(str, arguments)]
+        return self._start(command, job, environment)
 
     def _start(
         self, command: list[str], job: int, environment: dict[str, str]

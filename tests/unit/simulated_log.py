@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HEADER_BYTES = 4096
-RECORD = struct.Struct("<BBHI II QQQQQQ")
+RECORD = struct.Struct("<BBHI II QQQQQQ 64x")
 KERNEL, COPY, SET = 1, 2, 3
 
 

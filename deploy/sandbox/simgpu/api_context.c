@@ -165,7 +165,7 @@ static CUresult given_or_current(CUcontext *context) {
     CUresult ready = driver_ready();
     if (ready)
         return ready;
-    return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context_usable(*context);
 }
 
 static CUresult get_device(CUdevice *device, CUcontext context) {

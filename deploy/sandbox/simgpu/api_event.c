@@ -88,7 +88,8 @@ EXPORT CUresult cuEventQuery(CUevent event) {
     if (bad || !event->record)
         return bad;
     struct stream_ref ref = {event->slot, event->generation, event->context, NULL};
-    return engine_done(&ref, event->position) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return engine_done(&ref, event->position) ? context_usable(event->context)
+                                              : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {

@@ -67,7 +67,9 @@ static CUresult kernel_content(const CUkernelNodeParams *p, CUfunction function,
                                         .shape = {function,
                                                   {p->grid_x, p->grid_y, p->grid_z},
                                                   {p->block_x, p->block_y, p->block_z},
-                                                  p->shared_bytes}};
+                                                  p->shared_bytes,
+                                                  0,
+                                                  0}};
     return kernel_op(&content->shape, &content->op);
 }
 

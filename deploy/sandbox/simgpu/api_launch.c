@@ -1,10 +1,12 @@
 /* api_launch.c - modules, functions and launches. A module's image is not looked at: any name is
  * a kernel, and it takes as many microseconds as its grid is wide. Names that begin with nccl
- * are communication. */
+ * are communication; inject.c says which never end or fault. A kernel that is given a buffer of
+ * two words (`extra`) spins besides until the 64-bit word at the first is at least the second. */
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
 #include "handles.h"
+#include "memory.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -178,30 +180,63 @@ CUresult kernel_op(const struct launch_shape *shape, struct sim_op *op) {
         world_unlock();
     }
     *op = (struct sim_op){.kind = SIM_KERNEL,
-                          .flags = function->communication ? SIM_COMMUNICATION : 0,
+                          .flags = injected_flags(function->text),
                           .name = function->name,
                           .duration_ns = shape->grid[0] * 1000ull};
+    if (function->communication)
+        op->flags |= SIM_COMMUNICATION;
+    if (shape->awaited) {
+        op->flags |= SIM_SPINS | SIM_EFFECT;
+        op->a = shape->awaited;
+        op->b = shape->value;
+    }
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(bool per_thread, const struct launch_shape *shape, CUstream stream) {
+/* The word that a kernel spins for stands in its argument buffer; it must be in the GPU's reach. */
+static CUresult take_arguments(struct launch_shape *shape, void **extra) {
+    const uint64_t *buffer = NULL;
+    size_t bytes = 0;
+    for (; extra && *extra; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            bytes = *(const size_t *)extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct allocation a;
+    if (!buffer || bytes != 2 * sizeof *buffer)
+        return CUDA_SUCCESS;
+    if (buffer[0] % 8 || !memory_find(buffer[0], &a) || buffer[0] + 8 > a.base + a.bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    shape->awaited = buffer[0];
+    shape->value = buffer[1];
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(bool per_thread, struct launch_shape *shape, void **extra, CUstream stream) {
     struct stream_ref ref;
     struct sim_op op;
-    CUresult result = kernel_op(shape, &op);
+    CUresult result = driver_ready();
+    if (!result)
+        result = take_arguments(shape, extra);
+    if (!result)
+        result = kernel_op(shape, &op);
     if (!result)
         result = stream_resolve(stream, per_thread, &ref);
     return result ? result : stream_issue(&ref, &op, shape);
 }
 
 #define SHAPE                                                                                      \
-    &(struct launch_shape) { f, {x, y, z}, {bx, by, bz}, shared }
+    &(struct launch_shape) { f, {x, y, z}, {bx, by, bz}, shared, 0, 0 }
 
 static CUresult sim_cuLaunchKernel(bool per_thread, CUfunction f, unsigned x, unsigned y,
                                    unsigned z, unsigned bx, unsigned by, unsigned bz,
                                    unsigned shared, CUstream stream, void **parameters,
                                    void **extra) {
-    (void)parameters, (void)extra;
-    return launch(per_thread, SHAPE, stream);
+    (void)parameters;
+    return launch(per_thread, SHAPE, extra, stream);
 }
 BOTH(cuLaunchKernel, _ptsz,
      (CUfunction f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
@@ -212,7 +247,7 @@ static CUresult sim_cuLaunchCooperativeKernel(bool per_thread, CUfunction f, uns
                                               unsigned z, unsigned bx, unsigned by, unsigned bz,
                                               unsigned shared, CUstream stream, void **parameters) {
     (void)parameters;
-    return launch(per_thread, SHAPE, stream);
+    return launch(per_thread, SHAPE, NULL, stream);
 }
 BOTH(cuLaunchCooperativeKernel, _ptsz,
      (CUfunction f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
@@ -221,14 +256,16 @@ BOTH(cuLaunchCooperativeKernel, _ptsz,
 
 static CUresult sim_cuLaunchKernelEx(bool per_thread, const CUlaunchConfig *config, CUfunction f,
                                      void **parameters, void **extra) {
-    (void)parameters, (void)extra;
+    (void)parameters;
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
     struct launch_shape shape = {f,
                                  {config->grid_x, config->grid_y, config->grid_z},
                                  {config->block_x, config->block_y, config->block_z},
-                                 config->shared_bytes};
-    return launch(per_thread, &shape, config->stream);
+                                 config->shared_bytes,
+                                 0,
+                                 0};
+    return launch(per_thread, &shape, extra, config->stream);
 }
 BOTH(cuLaunchKernelEx, _ptsz,
      (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),

@@ -18,7 +18,8 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
 }
 
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
-    return create(stream, flags, priority);
+    /* What is out of range is taken as the nearest that is not. */
+    return create(stream, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -50,7 +51,9 @@ static CUresult sim_cuStreamQuery(bool per_thread, CUstream stream) {
     world_lock();
     uint64_t tail = world->streams[ref.slot].tail;
     world_unlock();
-    return !tail || engine_done(&ref, tail - 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    if (tail && !engine_done(&ref, tail - 1))
+        return CUDA_ERROR_NOT_READY;
+    return context_usable(ref.context);
 }
 BOTH(cuStreamQuery, _ptsz, (CUstream stream), (stream))
 

@@ -1,6 +1,6 @@
 /* contexts.c - contexts and streams in the simulated machine. */
 #include <string.h>
-#include "world.h"
+#include "timeline.h"
 
 int context_add(uint32_t process, uint32_t gpu) {
     for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
@@ -11,7 +11,11 @@ int context_add(uint32_t process, uint32_t gpu) {
         c->process = process;
         c->gpu = gpu;
         c->number = ++world->next_context_number;
-        c->last_held_ns = 0;
+        c->server = world->processes[process].server;
+        c->share_ppm = world->processes[process].share_ppm;
+        c->low_priority = world->processes[process].low_priority;
+        if (c->server < 0)
+            world->gpus[gpu].last_held_ns[i] = 0;
         if (i >= world->contexts_top)
             world->contexts_top = i + 1;
         world->gpus[gpu].used = 1;
@@ -90,8 +94,8 @@ static void repair_stream(uint32_t stream) {
     struct sim_stream *s = &world->streams[stream];
     const struct sim_gpu *g = &world->gpus[world->contexts[s->context].gpu];
     const struct sim_op *head = stream_op(stream, s->head);
-    if (s->head != s->tail && head->kind <= SIM_SET && head->flags & SIM_STARTED &&
-        g->running_stream != (int)stream)
+    if (s->head != s->tail && occupies(head) && head->flags & SIM_STARTED &&
+        !(head->flags & SIM_SPINS) && !running_on(g, stream))
         s->head++;
     s->passed_ns = s->issued_ns;
     for (uint64_t at = s->head; at != s->tail; at++)
@@ -112,11 +116,39 @@ void contexts_rebuild(void) {
     }
     for (uint32_t gpu = 0; gpu < world->gpus_top; gpu++) {
         struct sim_gpu *g = &world->gpus[gpu];
-        if (g->running_stream < 0)
+        for (uint32_t r = g->running_count < SIM_RUNNING ? g->running_count : SIM_RUNNING;
+             r-- > 0;) {
+            const struct sim_stream *s = &world->streams[g->running[r]];
+            if (!s->used || s->head == s->tail ||
+                !(stream_op(g->running[r], s->head)->flags & SIM_STARTED))
+                g->running[r] = g->running[--g->running_count];
+        }
+        g->stale = 1;
+    }
+}
+
+static void drop_work(uint32_t context, uint32_t code) {
+    struct sim_context *c = &world->contexts[context];
+    if (c->fault)
+        return;
+    timeline_drop_context(context);
+    for (uint32_t i = 0; i < world->streams_top; i++) {
+        struct sim_stream *s = &world->streams[i];
+        if (!s->used || s->context != context)
             continue;
-        const struct sim_stream *s = &world->streams[g->running_stream];
-        if (!s->used || s->head == s->tail ||
-            !(stream_op((uint32_t)g->running_stream, s->head)->flags & SIM_STARTED))
-            g->running_stream = -1;
+        s->head = s->done = s->tail;
+        s->passed_ns = s->issued_ns;
+    }
+    c->active_count = 0;
+    c->fault = code;
+}
+
+void context_fault(uint32_t context, uint32_t code, bool spreads) {
+    const struct sim_context *first = &world->contexts[context];
+    drop_work(context, code);
+    for (uint32_t i = 0; spreads && first->server >= 0 && i < world->contexts_top; i++) {
+        const struct sim_context *c = &world->contexts[i];
+        if (c->used && c->gpu == first->gpu && c->server == first->server)
+            drop_work(i, code);
     }
 }

@@ -113,6 +113,9 @@ void own_stream(uint32_t slot);
 struct sim_op copy_op(size_t bytes);
 struct sim_op set_op(size_t bytes);
 
+/* inject.c: flags of a kernel that is to misbehave in this launch */
+uint16_t injected_flags(const char *kernel);
+
 /* api_launch.c: the operation that such a launch is */
 CUresult kernel_op(const struct launch_shape *shape, struct sim_op *op);
 

@@ -8,7 +8,7 @@ bool effect_value_reached(const struct sim_op *op) {
     bool wide = op->flags & SIM_WIDE;
     uint64_t value = wide ? atomic_load((_Atomic uint64_t *)(uintptr_t)op->a)
                           : atomic_load((_Atomic uint32_t *)(uintptr_t)op->a);
-    switch (op->c & 3) {
+    switch (op->kind == SIM_KERNEL ? CU_STREAM_WAIT_VALUE_GEQ : op->c & 3) {
     case CU_STREAM_WAIT_VALUE_GEQ: /* cyclic, as the hardware compares */
         return wide ? (int64_t)(value - op->b) >= 0
                     : (int32_t)((uint32_t)value - (uint32_t)op->b) >= 0;

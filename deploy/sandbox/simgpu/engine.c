@@ -56,6 +56,14 @@ void engine_unlock(void) { pthread_mutex_unlock(&apply_lock); }
 void engine_replan(void) { futex_wake(&engine_word); }
 void engine_track(uint32_t slot) { own[own_count++] = (uint16_t)slot; }
 
+/* A wait, or a kernel that spins, whose value has not come yet. */
+static bool awaits_value(const struct sim_op *op) {
+    if (op->flags & SIM_RELEASED)
+        return false;
+    return op->kind == SIM_WAIT_VALUE ||
+           (op->kind == SIM_KERNEL && op->flags & SIM_SPINS && op->flags & SIM_STARTED && op->a);
+}
+
 /* Own stream with the effect that comes first in simulated time; -1: none is due. */
 static int first_due(void) {
     int best = -1;
@@ -88,8 +96,10 @@ static void apply_effects(void) {
     int stream;
     while ((stream = first_due()) >= 0) {
         struct sim_op op = *stream_op((uint32_t)stream, world->streams[stream].done);
+        uint64_t position = world->streams[stream].done;
         effect_apply(&op);
-        world->streams[stream].done++;
+        if (world->streams[stream].done == position) /* a fault may have dropped it all */
+            world->streams[stream].done++;
     }
     drop_closed();
 }
@@ -110,11 +120,13 @@ static bool look_at_waits(void) {
     for (unsigned i = 0; i < own_count; i++) {
         struct sim_stream *s = &world->streams[own[i]];
         struct sim_op *op = stream_op(own[i], s->head);
-        if (s->head == s->tail || op->kind != SIM_WAIT_VALUE || op->flags & SIM_RELEASED)
+        if (s->head == s->tail || !awaits_value(op))
             continue;
         if (effect_value_reached(op)) {
-            op->end_ns = world->now_ns;
+            if (op->kind == SIM_WAIT_VALUE)
+                op->end_ns = world->now_ns;
             op->flags |= SIM_RELEASED;
+            world->gpus[world->contexts[s->context].gpu].stale = 1;
             released = true;
         } else {
             polls[poll_count++] = (struct poll){own[i], s->head, *op};
@@ -156,9 +168,9 @@ static uint64_t plan(void) {
         if (at == s->tail)
             continue;
         const struct sim_op *head = stream_op(own[i], s->head);
-        if (head->kind == SIM_WAIT_VALUE || (head->kind == SIM_HOST && head->flags & SIM_STARTED))
-            if (!(head->flags & SIM_RELEASED))
-                continue; /* polled, or told by the host thread */
+        if (awaits_value(head) ||
+            (head->kind == SIM_HOST && head->flags & SIM_STARTED && !(head->flags & SIM_RELEASED)))
+            continue; /* polled, or told by the host thread */
         uint64_t due = timeline_earliest_end(own[i], at);
         deadline = due < deadline ? due : deadline;
     }
@@ -166,8 +178,8 @@ static uint64_t plan(void) {
 }
 
 bool engine_needs(uint32_t slot, uint64_t position) {
-    uint8_t kind = stream_op(slot, position)->kind;
-    if (world->streams[slot].head == position && (kind == SIM_WAIT_VALUE || kind == SIM_HOST))
+    const struct sim_op *op = stream_op(slot, position);
+    if (world->streams[slot].head == position && (awaits_value(op) || op->kind == SIM_HOST))
         return true; /* to be polled, or called, from now on */
     return timeline_earliest_end(slot, position) < atomic_load(&engine_deadline);
 }
@@ -319,6 +331,13 @@ bool engine_done(const struct stream_ref *ref, uint64_t position) {
     return done;
 }
 
+/* A context that has faulted answers everything with its error. */
+static CUresult context_fault_of(const struct stream_ref *ref) {
+    const struct sim_stream *s = &world->streams[ref->slot];
+    return s->generation == ref->generation ? (CUresult)world->contexts[s->context].fault
+                                            : CUDA_SUCCESS;
+}
+
 CUresult engine_wait(const struct stream_ref *ref, uint64_t position) {
     int slack = prctl(PR_GET_TIMERSLACK);
     bool precise = false;
@@ -352,7 +371,7 @@ CUresult engine_wait(const struct stream_ref *ref, uint64_t position) {
     }
     if (precise)
         prctl(PR_SET_TIMERSLACK, slack);
-    return CUDA_SUCCESS;
+    return context_fault_of(ref);
 }
 
 void engine_forget(uint32_t context) {

@@ -11,6 +11,7 @@
 struct launch_shape {
     CUfunction function;
     unsigned grid[3], block[3], shared;
+    uint64_t awaited, value; /* address of the word that it spins for, 0 for none */
 };
 
 struct sim_node_handle {

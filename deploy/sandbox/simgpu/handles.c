@@ -15,6 +15,13 @@ static __thread struct {
 
 CUcontext context_current(void) { return mine.depth ? mine.stack[mine.depth - 1] : NULL; }
 
+/* Once it has faulted nothing but its end is possible. */
+CUresult context_usable(CUcontext context) {
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return (CUresult)world->contexts[context->slot].fault;
+}
+
 CUresult context_required(CUcontext *context) {
     CUresult ready = driver_ready();
     if (ready)
@@ -22,7 +29,7 @@ CUresult context_required(CUcontext *context) {
     *context = context_current();
     if (!*context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context_usable(*context);
 }
 
 CUresult context_push(CUcontext context) {
@@ -84,6 +91,7 @@ CUresult stream_make(CUcontext context, unsigned flags, int priority, CUstream *
     world_lock();
     int slot = stream_add(context->slot, flags & CU_STREAM_NON_BLOCKING ? SIM_NON_BLOCKING : 0);
     if (slot >= 0) {
+        world->streams[slot].priority = priority;
         *s = (struct sim_stream_handle){.magic = STREAM_MAGIC,
                                         .slot = (uint32_t)slot,
                                         .generation = world->streams[slot].generation,
@@ -156,10 +164,8 @@ CUresult stream_resolve(CUstream stream, bool per_thread, struct stream_ref *ref
             return ready;
         if (!stream_valid(stream))
             return CUDA_ERROR_INVALID_HANDLE;
-        if (!stream->context->alive)
-            return CUDA_ERROR_CONTEXT_IS_DESTROYED;
         *ref = (struct stream_ref){stream->slot, stream->generation, stream->context, stream};
-        return CUDA_SUCCESS;
+        return context_usable(stream->context);
     }
     CUresult result = context_required(&context);
     if (result)
@@ -225,7 +231,7 @@ CUresult stream_finish(const struct stream_ref *ref) {
     uint64_t tail = world->streams[ref->slot].tail;
     bool empty = world->streams[ref->slot].done == tail;
     world_unlock();
-    return empty ? CUDA_SUCCESS : engine_wait(ref, tail - 1);
+    return empty ? context_usable(ref->context) : engine_wait(ref, tail - 1);
 }
 
 /* All streams of the context, as far as they were issued when the call was made. */

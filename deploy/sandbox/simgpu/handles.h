@@ -8,6 +8,7 @@
 #define EVENT_MAGIC 0x73696d5f65766e74ull
 #define FUNCTION_MAGIC 0x73696d5f66756e63ull
 
+CUresult context_usable(CUcontext context); /* an error once it is destroyed or has faulted */
 CUresult context_push(CUcontext context);
 CUcontext context_pop(void);
 bool stream_valid(CUstream stream);

@@ -123,11 +123,13 @@ void log_op(uint32_t gpu, uint32_t context, const struct sim_op *op, uint32_t st
                                               .launch_ns = op->launch_ns,
                                               .ready_ns = op->ready_ns,
                                               .start_ns = op->start_ns,
-                                              .end_ns = op->end_ns}};
+                                              .end_ns = op->end_ns,
+                                              .ran_ns = op->ran_ns,
+                                              .lost_ns = op->lost_ns}};
     if (op->kind == SIM_COPY || op->kind == SIM_SET)
         record.is.op.bytes = op->b;
     else if (op->kind == SIM_KERNEL)
-        record.is.op.bytes = op->c; /* graph launch that it belongs to */
+        record.is.op.graph_launch = op->c;
     append(gpu, &record);
 }
 

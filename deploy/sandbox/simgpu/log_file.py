@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-MAGIC = 0x31474F4C4D495331
+MAGIC = 0x32474F4C4D495331
 HEADER_BYTES = 4096
-RECORD_BYTES = 64
+RECORD_BYTES = 128
 FLAG_COMMUNICATION = 8
 FLAG_KILLED = 16
 FLAG_GRAPH = 64
+FLAG_SPINS = 128
+FLAG_FAULT = 256
 
 _HEADER = struct.Struct("<QIIQ40s")
-_OPERATION = struct.Struct("<BBHIIIQQQQQQ")
-_SWITCH = struct.Struct("<BBHIIIQQ32x")
-_CONTEXT = struct.Struct("<BBHIIIIIQQ16s8x")
-_NAME = struct.Struct("<BBHII52s")
+_OPERATION = struct.Struct("<BBHIIIQQQQQQQQQ40x")
+_SWITCH = struct.Struct("<BBHIIIQQ96x")
+_CONTEXT = struct.Struct("<BBHIIIIIQQ16s72x")
+_NAME = struct.Struct("<BBHII112s4x")
 
 
 class Kind(IntEnum):
@@ -57,6 +59,20 @@ class Operation:
     bytes: int
     graph_launch: int = 0
     """Kernels: the graph launch that it belongs to, counted over all GPUs from 1; 0 for none."""
+    ran_ns: int = 0
+    """Time on the GPU; less than end - start if it was stopped to make room (it spins)."""
+    lost_ns: int = 0
+    """Of that, what it took longer because other processes ran beside it (MPS)."""
+
+    @property
+    def spins(self) -> bool:
+        """Does it wait for a value, or for ever?"""
+        return bool(self.flags & FLAG_SPINS)
+
+    @property
+    def faulted(self) -> bool:
+        """Did it end its context with an illegal address?"""
+        return bool(self.flags & FLAG_FAULT)
 
     @property
     def in_graph(self) -> bool:
@@ -148,7 +164,7 @@ def _records(path: Path, after: int) -> tuple[int, bytes]:
 
 
 def _context(raw: memoryview) -> Context:
-    _type, _flags, _zero, number, pid, uid, job, _gpu, at, _ticks, command = _CONTEXT.unpack(raw)
+    _type, _zero, _flags, number, pid, uid, job, _gpu, at, _ticks, command = _CONTEXT.unpack(raw)
     return Context(number, pid, uid, job, at, _text(command))
 
 
@@ -181,27 +197,28 @@ class LogReader:
         if kind <= Kind.MARK:
             self._take_operation(Kind(kind), raw)
         elif kind == _SWITCH_TYPE:
-            _type, _flags, _zero, target, source, _pad, begin, end = _SWITCH.unpack(raw)
+            _type, _zero, _flags, target, source, _pad, begin, end = _SWITCH.unpack(raw)
             self._log.switches.append(Switch(source, target, begin, end))
         elif kind == _NAME_TYPE:
-            _type, _flags, _zero, _context_number, number, text_raw = _NAME.unpack(raw)
+            _type, _zero, _flags, _context_number, number, text_raw = _NAME.unpack(raw)
             self._names[number] = _text(text_raw)
         elif kind == _CONTEXT_TYPE:
             context_read = _context(raw)
             self._log.contexts[context_read.number] = context_read
 
     def _take_operation(self, kind: Kind, raw: memoryview) -> None:
-        _type, flags, _zero, context, name, stream, number, *times, size = _OPERATION.unpack(raw)
+        (_type, _zero, flags, context, name, stream, number, launch, ready, start, end, *rest) = (
+            _OPERATION.unpack(raw)
+        )
+        size, graph_launch, ran, lost = rest
         if number in self._seen:  # written again after its writer died
             return
         self._seen.add(number)
         text = self._names.get(name, "") if kind == Kind.KERNEL else ""
-        launch, ready, start, end = times
-        graph_launch, size = (size, 0) if kind == Kind.KERNEL else (0, size)
         self._log.operations.append(
             Operation(
                 *(kind, flags, context, text, stream, number),
-                *(launch, ready, start, end, size, graph_launch),
+                *(launch, ready, start, end, size, graph_launch, ran, lost),
             )
         )
 

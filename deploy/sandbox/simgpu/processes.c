@@ -42,6 +42,8 @@ int process_register(void) {
         const char *job = getenv("SLURM_JOB_ID");
         p->job = job ? (uint32_t)strtoul(job, NULL, 10) : 0;
         strncpy(p->command, program_invocation_short_name, sizeof p->command - 1);
+        p->server = -1;
+        p->share_ppm = 1000000;
         p->used = 1;
         return i;
     }

@@ -71,6 +71,34 @@ void program_launch(CUfunction function, unsigned microseconds, CUstream stream)
                   "cuLaunchKernel");
 }
 
+void program_spin(CUfunction function, unsigned microseconds, CUstream stream, const void *word,
+                  uint64_t value) {
+    uint64_t buffer[] = {(uintptr_t)word, value};
+    size_t bytes = sizeof buffer;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     NULL};
+    program_check(cuLaunchKernel(function, microseconds, 1, 1, 128, 1, 1, 0, stream, NULL, extra),
+                  "cuLaunchKernel");
+}
+
+void program_follow(CUstream stream, CUstream other, CUevent event) {
+    program_check(cuEventRecord(event, other), "cuEventRecord");
+    program_check(cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent");
+}
+
+void program_begin_graph(CUstream stream) {
+    program_check(cuStreamBeginCapture_v2(stream, 0), "cuStreamBeginCapture");
+}
+
+CUgraphExec program_end_graph(CUstream stream) {
+    CUgraph graph;
+    CUgraphExec made;
+    program_check(cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+    program_check(cuGraphInstantiateWithFlags(&made, graph, 0), "cuGraphInstantiate");
+    program_check(cuGraphDestroy(graph), "cuGraphDestroy");
+    return made;
+}
+
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);

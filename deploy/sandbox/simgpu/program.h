@@ -14,6 +14,12 @@ long program_number(const char *option, const char *text, long least, long most)
 double program_seconds(void);       /* monotonic */
 void program_sleep(double seconds); /* cut short by a request to stop */
 void program_launch(CUfunction function, unsigned microseconds, CUstream stream);
+/* The same; but it spins besides until *word is at least value. */
+void program_spin(CUfunction function, unsigned microseconds, CUstream stream, const void *word,
+                  uint64_t value);
+void program_follow(CUstream stream, CUstream other, CUevent event); /* stream waits for other */
+CUgraphExec program_end_graph(CUstream stream); /* of what was captured since program_begin_graph */
+void program_begin_graph(CUstream stream);
 
 struct spread {
     double median, p95, mean;

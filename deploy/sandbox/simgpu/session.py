@@ -60,10 +60,12 @@ class Session:
             self._functions[name] = function
         return self._functions[name]
 
-    def stream(self, *, blocking: bool = False) -> ctypes.c_void_p:
-        """A new stream; a blocking one heeds the legacy default stream."""
+    def stream(self, *, blocking: bool = False, priority: int = 0) -> ctypes.c_void_p:
+        """A new stream; a blocking one heeds the legacy default stream. Priority: 0 down to -5,
+        lower goes first."""
         stream = ctypes.c_void_p()
-        self.call("cuStreamCreate", ctypes.byref(stream), 0 if blocking else 1)
+        flags = 0 if blocking else 1
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), flags, priority)
         return stream
 
     def launch(
@@ -77,6 +79,21 @@ class Session:
             stream,
             None,
             None,
+        )
+
+    def spin(
+        self, name: str, microseconds: int, stream: ctypes.c_void_p, address: int, value: int
+    ) -> None:
+        """Launches a kernel that takes so long, and ends no sooner than the 64-bit word at address
+        is at least value."""
+        buffer, size = (ctypes.c_uint64 * 2)(address, value), ctypes.c_size_t(16)
+        pointers = (1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+        extra = (ctypes.c_void_p * 5)(*pointers)
+        self.call(
+            "cuLaunchKernel",
+            self.function(name),
+            *(microseconds, 1, 1, 32, 1, 1, 0),
+            *(stream, None, extra),
         )
 
     def synchronize(self, stream: ctypes.c_void_p | None = None) -> None:

@@ -14,9 +14,10 @@
 #define WEIGHT_BYTES (4 << 20)
 
 static struct {
-    long kernel_us, kernels, items, seconds, memory_mb, in_flight;
+    long kernel_us, kernels, items, seconds, memory_mb, in_flight, streams;
+    bool graph;
     const char *input, *output, *progress;
-} options = {.kernel_us = 100, .kernels = 20, .memory_mb = 512, .in_flight = 2};
+} options = {.kernel_us = 100, .kernels = 20, .memory_mb = 512, .in_flight = 2, .streams = 1};
 
 static const char usage[] =
     "usage: siminfer [options]\n"
@@ -26,6 +27,10 @@ static const char usage[] =
     "  --progress FILE        {\"done\": N, \"total\": N}, replaced after each item\n"
     "  --kernel-us U          GPU time of one kernel (default 100)\n"
     "  --kernels-per-batch N  kernels for each item (default 20)\n"
+    "  --streams N            1, or 2: kernels by turns in two streams that wait for each other "
+    "at\n"
+    "                         the begin and end of an item (default 1)\n"
+    "  --graph                each item's kernels as one graph\n"
     "  --in-flight N          items issued ahead of the one waited for, 1 to 64 (default 2)\n"
     "  --memory-mb M          device memory to hold (default 512)\n"
     "  --seconds S            end after S seconds\n";
@@ -35,7 +40,8 @@ static void parse(int count, char **words) {
         {"input", 1, NULL, 1},     {"output", 1, NULL, 2},    {"progress", 1, NULL, 3},
         {"items", 1, NULL, 4},     {"kernel-us", 1, NULL, 5}, {"kernels-per-batch", 1, NULL, 6},
         {"in-flight", 1, NULL, 7}, {"memory-mb", 1, NULL, 8}, {"seconds", 1, NULL, 9},
-        {"help", 0, NULL, 10},     {NULL, 0, NULL, 0}};
+        {"streams", 1, NULL, 11},  {"graph", 0, NULL, 12},    {"help", 0, NULL, 10},
+        {NULL, 0, NULL, 0}};
     int which, at = 0;
     while ((which = getopt_long(count, words, "", known, &at)) != -1) {
         const char *name = known[at].name;
@@ -70,6 +76,12 @@ static void parse(int count, char **words) {
         case 10:
             fputs(usage, stdout);
             exit(0);
+        case 11:
+            options.streams = program_number(name, optarg, 1, 2);
+            break;
+        case 12:
+            options.graph = true;
+            break;
         default:
             exit(2); /* getopt has said what is wrong */
         }
@@ -81,7 +93,9 @@ static void parse(int count, char **words) {
 }
 
 static struct {
-    CUstream stream;
+    CUstream stream, side;
+    CUevent fork, join;
+    CUgraphExec graph;
     CUfunction kernel;
     CUevent done[MAX_IN_FLIGHT];
 } gpu;
@@ -94,6 +108,9 @@ static void set_up(void) {
     program_check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     program_check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     program_check(cuStreamCreate(&gpu.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    program_check(cuStreamCreate(&gpu.side, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    program_check(cuEventCreate(&gpu.fork, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    program_check(cuEventCreate(&gpu.join, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     program_check(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
     program_check(cuModuleGetFunction(&gpu.kernel, module, "infer_gemm"), "cuModuleGetFunction");
     program_check(cuMemAlloc_v2(&weights, (size_t)options.memory_mb << 20), "cuMemAlloc");
@@ -193,9 +210,27 @@ static void write_progress(long done) {
         program_fail("cannot write --progress %s: %s", options.progress, strerror(errno));
 }
 
-static void issue(long item) {
+static void put_kernels(void) {
+    bool two = options.streams == 2;
+    if (two)
+        program_follow(gpu.side, gpu.stream, gpu.fork);
     for (long k = 0; k < options.kernels; k++)
-        program_launch(gpu.kernel, (unsigned)options.kernel_us, gpu.stream);
+        program_launch(gpu.kernel, (unsigned)options.kernel_us,
+                       two && k % 2 ? gpu.side : gpu.stream);
+    if (two)
+        program_follow(gpu.stream, gpu.side, gpu.join);
+}
+
+static void issue(long item) {
+    if (options.graph && !gpu.graph) {
+        program_begin_graph(gpu.stream);
+        put_kernels();
+        gpu.graph = program_end_graph(gpu.stream);
+    }
+    if (options.graph)
+        program_check(cuGraphLaunch(gpu.graph, gpu.stream), "cuGraphLaunch");
+    else
+        put_kernels();
     program_check(cuEventRecord(gpu.done[item % options.in_flight], gpu.stream), "cuEventRecord");
 }
 

@@ -1,17 +1,24 @@
 /* simtrain - behaves as a training program does on its GPUs: each iteration uploads a batch, runs
- * kernels, perhaps a collective, reads the loss, and stalls on the host. */
+ * kernels, perhaps a collective, reads the loss, and stalls on the host. The collective may have a
+ * stream of its own, wait for a second training, and all of an iteration may be one graph. */
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "program.h"
 
 #define MAX_DEVICES 16
 #define BATCH_BYTES 65536
+#define PEER_BYTES 4096
 
 static struct {
     long iterations, seconds, kernels, kernel_us, compute_us, comm_us, stall_ms, devices, memory_mb;
-    bool dry, times;
+    long overlap, rank;
+    bool dry, times, side, graph;
+    const char *peer;
     char stream; /* l legacy, o own */
 } options = {.kernels = -1,
              .kernel_us = 200,
@@ -24,7 +31,9 @@ static struct {
 
 static struct device {
     CUcontext context;
-    CUstream stream;
+    CUstream stream, side; /* side: the collective's */
+    CUevent computed, communicated;
+    CUgraphExec graph;
     CUfunction kernel, collective;
     CUdeviceptr batch;
     unsigned received[BATCH_BYTES / sizeof(unsigned)];
@@ -38,6 +47,16 @@ static const char usage[] =
     "  --kernel-us U       GPU time of one kernel (default 200)\n"
     "  --kernels N         kernels per iteration, instead of --compute-us\n"
     "  --comm-us U         GPU time of a collective at the end of each iteration (default 0)\n"
+    "  --comm-stream KIND  same: in the stream of the kernels; side: in one of its own, which "
+    "waits\n"
+    "                      for the kernels before it and is waited for at the end (default same)\n"
+    "  --overlap N         with --comm-stream side: kernels of the iteration that run beside the\n"
+    "                      collective (default 0)\n"
+    "  --peer FILE         collectives last until a second simtrain with the same FILE and the "
+    "other\n"
+    "                      --rank is in its own too\n"
+    "  --rank R            0 or 1 (default 0)\n"
+    "  --graph             the whole iteration as one graph; needs --stream own\n"
     "  --stall-ms M        host stall in each iteration (default 40)\n"
     "  --sync-style STYLE  sync: wait for the GPU, then stall; dry: the host is busy elsewhere "
     "for\n"
@@ -60,6 +79,8 @@ static void choose(int which, const char *name, const char *text) {
                    {"comm-us", &options.comm_us, 0, 10000000},
                    {"stall-ms", &options.stall_ms, 0, 1000000},
                    {"devices", &options.devices, 1, MAX_DEVICES},
+                   {"overlap", &options.overlap, 0, 1000000},
+                   {"rank", &options.rank, 0, 1},
                    {"memory-mb", &options.memory_mb, 1, 1000000}};
     (void)which;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -69,6 +90,14 @@ static void choose(int which, const char *name, const char *text) {
         }
     if (!strcmp(name, "no-times")) {
         options.times = false;
+    } else if (!strcmp(name, "graph")) {
+        options.graph = true;
+    } else if (!strcmp(name, "peer")) {
+        options.peer = text;
+    } else if (!strcmp(name, "comm-stream")) {
+        if (strcmp(text, "same") && strcmp(text, "side"))
+            program_fail("--comm-stream must be same or side, not \"%s\"", text);
+        options.side = !strcmp(text, "side");
     } else if (!strcmp(name, "sync-style")) {
         if (strcmp(text, "sync") && strcmp(text, "dry"))
             program_fail("--sync-style must be sync or dry, not \"%s\"", text);
@@ -82,11 +111,13 @@ static void choose(int which, const char *name, const char *text) {
 
 static void parse(int count, char **words) {
     static const struct option known[] = {
-        {"iterations", 1, NULL, 1}, {"seconds", 1, NULL, 1},    {"compute-us", 1, NULL, 1},
-        {"kernel-us", 1, NULL, 1},  {"kernels", 1, NULL, 1},    {"comm-us", 1, NULL, 1},
-        {"stall-ms", 1, NULL, 1},   {"sync-style", 1, NULL, 1}, {"devices", 1, NULL, 1},
-        {"stream", 1, NULL, 1},     {"memory-mb", 1, NULL, 1},  {"no-times", 0, NULL, 1},
-        {"help", 0, NULL, 2},       {NULL, 0, NULL, 0}};
+        {"iterations", 1, NULL, 1},  {"seconds", 1, NULL, 1},    {"compute-us", 1, NULL, 1},
+        {"kernel-us", 1, NULL, 1},   {"kernels", 1, NULL, 1},    {"comm-us", 1, NULL, 1},
+        {"stall-ms", 1, NULL, 1},    {"sync-style", 1, NULL, 1}, {"devices", 1, NULL, 1},
+        {"stream", 1, NULL, 1},      {"memory-mb", 1, NULL, 1},  {"no-times", 0, NULL, 1},
+        {"overlap", 1, NULL, 1},     {"rank", 1, NULL, 1},       {"peer", 1, NULL, 1},
+        {"comm-stream", 1, NULL, 1}, {"graph", 0, NULL, 1},      {"help", 0, NULL, 2},
+        {NULL, 0, NULL, 0}};
     int at = 0, which;
     while ((which = getopt_long(count, words, "", known, &at)) != -1) {
         if (which == 2) {
@@ -101,6 +132,27 @@ static void parse(int count, char **words) {
         program_fail("unexpected argument \"%s\"; see --help", words[optind]);
     if (options.kernels < 0)
         options.kernels = (options.compute_us + options.kernel_us - 1) / options.kernel_us;
+    if (options.overlap > options.kernels)
+        program_fail("--overlap must be at most the %ld kernels of an iteration", options.kernels);
+    if (options.overlap && !options.side)
+        program_fail("--overlap needs --comm-stream side");
+    if (options.peer && !options.comm_us)
+        program_fail("--peer needs --comm-us");
+    if (options.graph && (options.stream != 'o' || options.peer))
+        program_fail("--graph needs --stream own, and does not go with --peer");
+}
+
+/* Word 0 and word 1: how many collectives each rank has come to. */
+static uint64_t *peer_words;
+
+static void map_peer(void) {
+    int fd = open(options.peer, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, PEER_BYTES))
+        program_fail("cannot use --peer %s", options.peer);
+    peer_words = mmap(NULL, PEER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (peer_words == MAP_FAILED)
+        program_fail("cannot map --peer %s", options.peer);
 }
 
 static void set_up(void) {
@@ -109,6 +161,8 @@ static void set_up(void) {
     program_check(cuDeviceGetCount(&present), "cuDeviceGetCount");
     if (options.devices > present)
         program_fail("--devices %ld: only %d visible", options.devices, present);
+    if (options.peer)
+        map_peer();
     for (int i = 0; i < options.devices; i++) {
         struct device *d = &devices[i];
         CUmodule module;
@@ -117,10 +171,19 @@ static void set_up(void) {
         program_check(cuCtxSetCurrent(d->context), "cuCtxSetCurrent");
         if (options.stream == 'o')
             program_check(cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        if (options.side) {
+            program_check(cuStreamCreate(&d->side, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+            program_check(cuEventCreate(&d->computed, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+            program_check(cuEventCreate(&d->communicated, CU_EVENT_DISABLE_TIMING),
+                          "cuEventCreate");
+        }
+        if (options.peer && !i)
+            program_check(cuMemHostRegister_v2(peer_words, PEER_BYTES, 0), "cuMemHostRegister");
         program_check(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
         program_check(cuModuleGetFunction(&d->kernel, module, "train_gemm"), "cuModuleGetFunction");
-        program_check(cuModuleGetFunction(&d->collective, module, "ncclDevKernel_AllReduce"),
-                      "cuModuleGetFunction");
+        program_check(
+            cuModuleGetFunction(&d->collective, module, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+            "cuModuleGetFunction");
         program_check(cuMemAlloc_v2(&weights, (size_t)options.memory_mb << 20), "cuMemAlloc");
         d->batch = weights; /* the batch lies at its begin */
     }
@@ -132,15 +195,48 @@ static void fill_batch(unsigned *batch, unsigned long iteration) {
         batch[i] = state = state * 1664525u + 1013904223u;
 }
 
-static void issue(struct device *d, const unsigned *batch) {
-    program_check(cuCtxSetCurrent(d->context), "cuCtxSetCurrent");
+/* The first GPU's collective waits for the other training's; those of the others take their time.
+ */
+static void communicate(struct device *d, CUstream stream, unsigned long iteration) {
+    if (!options.peer || d != devices) {
+        program_launch(d->collective, (unsigned)options.comm_us, stream);
+        return;
+    }
+    program_check(
+        cuStreamWriteValue64_v2(stream, (uintptr_t)&peer_words[options.rank], iteration, 0),
+        "cuStreamWriteValue64");
+    program_spin(d->collective, (unsigned)options.comm_us, stream, &peer_words[!options.rank],
+                 iteration);
+}
+
+static void put_all(struct device *d, const unsigned *batch, unsigned long iteration) {
     program_check(cuMemcpyHtoDAsync_v2(d->batch, batch, BATCH_BYTES, d->stream), "cuMemcpyHtoD");
-    for (long k = 0; k < options.kernels; k++)
+    for (long k = options.overlap; k < options.kernels; k++)
         program_launch(d->kernel, (unsigned)options.kernel_us, d->stream);
+    if (options.comm_us && options.side)
+        program_follow(d->side, d->stream, d->computed);
     if (options.comm_us)
-        program_launch(d->collective, (unsigned)options.comm_us, d->stream);
+        communicate(d, options.side ? d->side : d->stream, iteration);
+    for (long k = 0; k < options.overlap; k++)
+        program_launch(d->kernel, (unsigned)options.kernel_us, d->stream);
+    if (options.comm_us && options.side)
+        program_follow(d->stream, d->side, d->communicated);
     program_check(cuMemcpyDtoHAsync_v2(d->received, d->batch, BATCH_BYTES, d->stream),
                   "cuMemcpyDtoH");
+}
+
+static void issue(struct device *d, const unsigned *batch, unsigned long iteration) {
+    program_check(cuCtxSetCurrent(d->context), "cuCtxSetCurrent");
+    if (!options.graph) {
+        put_all(d, batch, iteration);
+        return;
+    }
+    if (!d->graph) {
+        program_begin_graph(d->stream);
+        put_all(d, batch, iteration);
+        d->graph = program_end_graph(d->stream);
+    }
+    program_check(cuGraphLaunch(d->graph, d->stream), "cuGraphLaunch");
 }
 
 static void wait_for(struct device *d) {
@@ -162,7 +258,7 @@ static double iterate(unsigned long iteration) {
     double begin = program_seconds();
     fill_batch(batch, iteration);
     for (int i = 0; i < options.devices; i++)
-        issue(&devices[i], batch);
+        issue(&devices[i], batch, iteration);
     double compute = (double)(options.kernels * options.kernel_us + options.comm_us) / 1e6;
     if (options.dry)
         program_sleep(begin + compute + (double)options.stall_ms / 1e3 - program_seconds());

@@ -1,82 +1,19 @@
 /* timeline.c - what the simulated GPUs do, computed step by step up to a given time.
  *
  * Steps are taken in the order of simulated time over all GPUs, each at its exact time, however
- * late the call comes. Rules: one context holds a GPU; kernels, copies and sets of it run one at
- * a time in the order in which they became ready, nothing is preempted; a holder with nothing to
- * do loses the GPU to a context that has, and so does a holder whose slice is over, at the end
- * of an operation; each change costs switch_ns. What a context does in the front end (marks,
- * event records, waits that are over) also needs the GPU: a frozen context writes nothing. */
+ * late the call comes. Rules: a GPU is held by one context, or by all clients of one MPS server
+ * together. Each of these runs one kernel, copy or set at a time, by priority and then in the
+ * order in which they became ready, and any communication beside it (running.c says how fast).
+ * A holder with nothing to do loses the GPU to a context that has; a holder whose slice is over
+ * starts nothing more and loses it when what runs has ended. Only kernels that spin are stopped
+ * for it, and go on later. Each change costs switch_ns. What a context does in the front end
+ * (marks, event records, waits that are over) also needs the GPU: a frozen one writes nothing. */
 #include <string.h>
-#include "world.h"
+#include "timeline.h"
 
-static bool occupies(const struct sim_op *op) { return op->kind <= SIM_SET; }
-
-bool timeline_event_passed(uint64_t stream, uint64_t generation, uint64_t position) {
-    const struct sim_stream *s = &world->streams[stream];
-    return s->generation != generation || s->head > position;
-}
-
-/* When the event that op waits for was reached, by the count of ready_ns. 0: long ago. */
-static uint64_t event_time(const struct sim_op *op) {
-    const struct sim_stream *s = &world->streams[op->a];
-    if (s->generation != op->b || s->tail - op->c > SIM_RING)
-        return 0;
-    return stream_op((uint32_t)op->a, op->c)->ready_ns;
-}
-
-/* The legacy default stream and blocking streams wait for what the other was given before. */
-static bool barrier_open(const struct sim_context *c, const struct sim_stream *s,
-                         const struct sim_op *op) {
-    if (s->flags & SIM_NON_BLOCKING)
-        return true;
-    if (!(s->flags & SIM_LEGACY)) {
-        const struct sim_stream *legacy = &world->streams[c->legacy_stream];
-        return legacy->head == legacy->tail ||
-               stream_op(c->legacy_stream, legacy->head)->order > op->order;
-    }
-    for (uint32_t i = 0; i < c->active_count; i++) {
-        const struct sim_stream *other = &world->streams[c->active[i]];
-        if (other != s && !(other->flags & SIM_NON_BLOCKING) && other->head != other->tail &&
-            stream_op(c->active[i], other->head)->order < op->order)
-            return false;
-    }
-    return true;
-}
-
-static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* When all that the head waits for was over. The blocking streams' last ends are looked at only
- * for the legacy stream: by its barrier none of them can have gone past op. */
-static uint64_t ready_time(const struct sim_context *c, const struct sim_stream *s,
-                           const struct sim_op *op) {
-    uint64_t ready = later(op->launch_ns, s->previous_ns);
-    if (op->kind == SIM_WAIT_EVENT)
-        return later(ready, event_time(op));
-    if (op->kind == SIM_WAIT_VALUE || (op->kind == SIM_HOST && (op->flags & SIM_RELEASED)))
-        return later(ready, op->end_ns);
-    if (s->flags & SIM_NON_BLOCKING)
-        return ready;
-    if (!(s->flags & SIM_LEGACY))
-        return later(ready, world->streams[c->legacy_stream].previous_ns);
-    uint32_t context = (uint32_t)(c - world->contexts);
-    for (uint32_t i = 0; i < world->streams_top; i++) {
-        const struct sim_stream *other = &world->streams[i];
-        if (other->used && other->context == context && !(other->flags & SIM_NON_BLOCKING))
-            ready = later(ready, other->previous_ns);
-    }
-    return ready;
-}
-
-/* Can the head go on, had its context the GPU? */
-static bool runnable(const struct sim_context *c, const struct sim_stream *s,
-                     const struct sim_op *op) {
-    if (op->kind == SIM_WAIT_EVENT && !timeline_event_passed(op->a, op->b, op->c))
-        return false;
-    if (op->kind == SIM_WAIT_VALUE && !(op->flags & SIM_RELEASED))
-        return false;
-    if (op->kind == SIM_HOST && (op->flags & SIM_STARTED) && !(op->flags & SIM_RELEASED))
-        return false;
-    return barrier_open(c, s, op);
+static bool in_group(uint32_t context, uint32_t gpu, int group) {
+    const struct sim_context *c = &world->contexts[context];
+    return c->used && c->gpu == gpu && c->active_count && group_of(context) == group;
 }
 
 static void deactivate(struct sim_context *c, uint32_t stream) {
@@ -126,55 +63,78 @@ static void finish_mark(uint32_t gpu, uint32_t stream) {
     pass_head(stream);
 }
 
-static void finish_running(uint32_t gpu, uint8_t flags) {
+/* True: it ended with a fault. */
+static bool finish_running(uint32_t gpu, uint32_t index, uint64_t t, uint16_t flags) {
     struct sim_gpu *g = &world->gpus[gpu];
-    uint32_t stream = (uint32_t)g->running_stream;
+    uint32_t stream = g->running[index];
     struct sim_stream *s = &world->streams[stream];
     struct sim_op *op = stream_op(stream, s->head);
+    running_remove(g, index, t);
     op->flags |= flags;
-    s->previous_ns = op->end_ns;
-    g->busy_ns += op->end_ns - op->start_ns;
+    op->end_ns = t;
+    s->previous_ns = t;
+    uint64_t from = op->start_ns > g->busy_until_ns ? op->start_ns : g->busy_until_ns;
+    g->busy_ns += t > from ? t - from : 0;
+    g->busy_until_ns = t;
     log_op(gpu, s->context, op, stream);
-    g->running_stream = -1;
     pass_head(stream);
+    return op->flags & SIM_FAULTS && !(flags & SIM_KILLED);
 }
 
 /* Earliest ready time of what the context could do now; SIM_NEVER for nothing. */
-static uint64_t ready_since(const struct sim_context *c) {
+static uint64_t ready_since(const struct sim_gpu *g, uint32_t context) {
+    const struct sim_context *c = &world->contexts[context];
     uint64_t since = SIM_NEVER;
     for (uint32_t i = 0; i < c->active_count; i++) {
         const struct sim_stream *s = &world->streams[c->active[i]];
         const struct sim_op *op = stream_op(c->active[i], s->head);
-        if ((op->flags & SIM_STARTED && op->kind != SIM_HOST) || !runnable(c, s, op))
+        uint64_t ready = 0;
+        if (op->flags & SIM_STARTED && occupies(op)) /* was stopped */
+            ready = g->last_held_ns[group_of(context)];
+        else if ((op->flags & SIM_STARTED && op->kind != SIM_HOST) || !runnable(c, s, op))
             continue;
-        uint64_t ready = ready_time(c, s, op);
+        else
+            ready = ready_time(c, s, op);
         since = ready < since ? ready : since;
     }
     return since;
 }
 
-/* The context, other than the holder, that has work and has waited longest for its turn. */
+/* The group, other than the holder, that has work and has waited longest for its turn. */
 static int contender(uint32_t gpu, uint64_t *since) {
+    const struct sim_gpu *g = &world->gpus[gpu];
     int best = -1;
     *since = SIM_NEVER;
     for (uint32_t i = 0; i < world->contexts_top; i++) {
         const struct sim_context *c = &world->contexts[i];
-        if (!c->used || c->gpu != gpu || (int)i == world->gpus[gpu].holder || !c->active_count)
+        if (!c->used || c->gpu != gpu || !c->active_count || group_of(i) == g->holder)
             continue;
-        uint64_t ready = ready_since(c);
+        uint64_t ready = ready_since(g, i);
         if (ready == SIM_NEVER)
             continue;
         *since = ready < *since ? ready : *since;
-        if (best < 0 || c->last_held_ns < world->contexts[best].last_held_ns)
-            best = (int)i;
+        if (best < 0 || g->last_held_ns[group_of(i)] < g->last_held_ns[best])
+            best = group_of(i);
     }
     return best;
 }
 
-static void begin_switch(struct sim_gpu *g, int to, uint64_t t) {
+/* Which of the group's contexts the log names: one with work, else any. */
+static uint32_t number_of(uint32_t gpu, int group) {
+    uint32_t number = 0;
+    for (uint32_t i = 0; i < world->contexts_top; i++)
+        if (world->contexts[i].used && world->contexts[i].gpu == gpu && group_of(i) == group &&
+            (!number || world->contexts[i].active_count))
+            number = world->contexts[i].number;
+    return number;
+}
+
+static void begin_switch(uint32_t gpu, int to, uint64_t t) {
+    struct sim_gpu *g = &world->gpus[gpu];
     if (g->holder >= 0) {
-        world->contexts[g->holder].last_held_ns = t;
-        g->left_context = world->contexts[g->holder].number;
+        running_pause(g, t);
+        g->last_held_ns[g->holder] = t;
+        g->left_context = number_of(gpu, g->holder);
     }
     g->holder = -1;
     g->next = to;
@@ -184,12 +144,12 @@ static void begin_switch(struct sim_gpu *g, int to, uint64_t t) {
 
 static void end_switch(uint32_t gpu) {
     struct sim_gpu *g = &world->gpus[gpu];
-    if (world->contexts[g->next].used && world->contexts[g->next].gpu == gpu) {
+    uint32_t number = number_of(gpu, g->next);
+    if (number) {
         g->holder = g->next;
         g->slice_begin_ns = g->switch_end_ns;
         if (g->ever_held)
-            log_switch(gpu, g->left_context, world->contexts[g->holder].number, g->switch_begin_ns,
-                       g->switch_end_ns);
+            log_switch(gpu, g->left_context, number, g->switch_begin_ns, g->switch_end_ns);
         g->ever_held = 1;
     }
     g->next = -1;
@@ -197,97 +157,144 @@ static void end_switch(uint32_t gpu) {
 
 /* Slices follow one another from when the holder got the GPU; the one in which somebody else
  * got work is the last. */
-static bool slice_over(const struct sim_gpu *g, uint64_t since, uint64_t t) {
+static uint64_t slice_end(const struct sim_gpu *g, uint64_t since) {
     uint64_t waited = since > g->slice_begin_ns ? since - g->slice_begin_ns : 0;
     uint64_t slices = waited / world->slice_ns + 1;
-    return t >= g->slice_begin_ns + slices * world->slice_ns;
+    return g->slice_begin_ns + slices * world->slice_ns;
 }
 
-static bool mark_running(const struct sim_context *c) {
-    for (uint32_t i = 0; i < c->active_count; i++) {
-        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
-        if (op->kind == SIM_MARK && op->flags & SIM_STARTED)
-            return true;
+static bool mark_running(uint32_t gpu) {
+    for (uint32_t m = 0; m < world->contexts_top; m++) {
+        const struct sim_context *c = &world->contexts[m];
+        if (!in_group(m, gpu, world->gpus[gpu].holder))
+            continue;
+        for (uint32_t i = 0; i < c->active_count; i++) {
+            const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
+            if (op->kind == SIM_MARK && op->flags & SIM_STARTED)
+                return true;
+        }
     }
     return false;
 }
 
-/* First stream, by ready time and then order of issue, whose head can have the compute engine. */
-static int next_to_run(struct sim_context *c) {
+/* Is a comes before b: by the stream's priority, when it was ready, the order of issue. */
+static bool goes_first(uint32_t a, uint32_t b) {
+    const struct sim_stream *x = &world->streams[a], *y = &world->streams[b];
+    const struct sim_op *p = stream_op(a, x->head), *q = stream_op(b, y->head);
+    if (x->priority != y->priority)
+        return x->priority < y->priority;
+    return p->ready_ns != q->ready_ns ? p->ready_ns < q->ready_ns : p->order < q->order;
+}
+
+/* What the context can have on the GPU now and has not: communication and what was paused at
+ * once, of the rest the first if nothing of it runs. -1: nothing. */
+static int next_to_run(const struct sim_gpu *g, struct sim_context *c) {
     int best = -1;
-    uint64_t best_ready = 0, best_order = 0;
+    bool taken = false;
     for (uint32_t i = 0; i < c->active_count; i++) {
         uint32_t stream = c->active[i];
         const struct sim_stream *s = &world->streams[stream];
         struct sim_op *op = stream_op(stream, s->head);
-        if (!occupies(op) || op->flags & SIM_STARTED || !runnable(c, s, op))
+        if (!occupies(op))
+            continue;
+        if (op->flags & SIM_STARTED) {
+            if (!running_on(g, stream))
+                return (int)stream;
+            taken |= !(op->flags & SIM_COMMUNICATION);
+            continue;
+        }
+        if (!runnable(c, s, op))
             continue;
         op->ready_ns = ready_time(c, s, op);
-        if (best >= 0 &&
-            (op->ready_ns > best_ready || (op->ready_ns == best_ready && op->order > best_order)))
-            continue;
-        best = (int)stream;
-        best_ready = op->ready_ns;
-        best_order = op->order;
+        if (op->flags & SIM_COMMUNICATION)
+            return (int)stream;
+        if (best < 0 || goes_first(stream, (uint32_t)best))
+            best = (int)stream;
     }
-    return best;
+    return taken ? -1 : best;
 }
 
-static void start_running(struct sim_gpu *g, uint32_t stream, uint64_t t) {
-    struct sim_op *op = stream_op(stream, world->streams[stream].head);
-    op->start_ns = t;
-    op->end_ns = t + op->duration_ns;
-    op->flags |= SIM_STARTED;
-    g->running_stream = (int32_t)stream;
-}
-
-/* Does at time t all that this GPU can do at once. True when an event elsewhere may have come. */
-static bool settle(uint32_t gpu, uint64_t t) {
-    struct sim_gpu *g = &world->gpus[gpu];
+static bool front_ends(uint32_t gpu, uint64_t t) {
     bool moved = false;
-    if (g->next >= 0)
-        return false;
-    if (g->holder >= 0) {
-        struct sim_context *c = &world->contexts[g->holder];
-        for (bool again = true; again;) {
+    for (uint32_t m = 0; m < world->contexts_top; m++) {
+        struct sim_context *c = &world->contexts[m];
+        for (bool again = in_group(m, gpu, world->gpus[gpu].holder); again;) {
             again = false;
             for (uint32_t i = c->active_count; i-- > 0;)
                 if (i < c->active_count && front_end(c, c->active[i], t))
                     again = moved = true;
         }
     }
-    if (g->running_stream >= 0)
-        return moved;
-    int stream = g->holder >= 0 ? next_to_run(&world->contexts[g->holder]) : -1;
-    uint64_t since;
-    int other = contender(gpu, &since);
-    if (other >= 0 && (stream < 0 || slice_over(g, since, t))) {
-        if (g->holder < 0 || !mark_running(&world->contexts[g->holder]))
-            begin_switch(g, other, t);
-    } else if (stream >= 0) {
-        start_running(g, (uint32_t)stream, t);
-    }
     return moved;
 }
 
-/* When this GPU next does something by itself. */
-static uint64_t next_step(const struct sim_gpu *g) {
+/* Starts all that can be, or finds out whether anything could. */
+static bool start_ready(uint32_t gpu, uint64_t t, bool try_only) {
+    struct sim_gpu *g = &world->gpus[gpu];
+    int stream;
+    for (uint32_t m = 0; g->holder >= 0 && m < world->contexts_top; m++) {
+        struct sim_context *c = &world->contexts[m];
+        if (!in_group(m, gpu, g->holder))
+            continue;
+        while ((stream = next_to_run(g, c)) >= 0)
+            if (try_only || !running_add(g, (uint32_t)stream, t))
+                return true;
+    }
+    return false;
+}
+
+/* Does at time t all that this GPU can do at once. True when an event elsewhere may have come. */
+static bool settle(uint32_t gpu, uint64_t t) {
+    struct sim_gpu *g = &world->gpus[gpu];
+    g->preempt_ns = SIM_NEVER;
+    if (g->next >= 0)
+        return false;
+    bool moved = front_ends(gpu, t);
+    bool ready = start_ready(gpu, t, true);
+    bool may_leave = running_only_spins(g);
+    uint64_t since = SIM_NEVER;
+    int other = ready || may_leave ? contender(gpu, &since) : -1;
+    bool over = other >= 0 && t >= slice_end(g, since);
+    if (ready && !over)
+        start_ready(gpu, t, false);
+    if (other >= 0 && may_leave && (over || !g->running_count)) {
+        if (g->holder < 0 || !mark_running(gpu))
+            begin_switch(gpu, other, t);
+    } else if (other >= 0 && running_only_spins(g)) {
+        g->preempt_ns = slice_end(g, since);
+    }
+    running_rate(g, t);
+    return moved;
+}
+
+uint64_t timeline_next_step(uint32_t gpu) {
+    const struct sim_gpu *g = &world->gpus[gpu];
     if (g->next >= 0)
         return g->switch_end_ns;
-    uint64_t at = SIM_NEVER;
-    if (g->running_stream >= 0) {
-        uint32_t stream = (uint32_t)g->running_stream;
-        at = stream_op(stream, world->streams[stream].head)->end_ns;
+    uint64_t at = g->preempt_ns;
+    for (uint32_t i = 0; i < g->running_count; i++) {
+        uint64_t end = stream_op(g->running[i], world->streams[g->running[i]].head)->end_ns;
+        at = end < at ? end : at;
     }
-    if (g->holder < 0)
-        return at;
-    const struct sim_context *c = &world->contexts[g->holder];
-    for (uint32_t i = 0; i < c->active_count; i++) {
-        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
-        if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns < at)
-            at = op->end_ns;
+    for (uint32_t m = 0; g->holder >= 0 && m < world->contexts_top; m++) {
+        const struct sim_context *c = &world->contexts[m];
+        if (!in_group(m, gpu, g->holder))
+            continue;
+        for (uint32_t i = 0; i < c->active_count; i++) {
+            const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
+            if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns < at)
+                at = op->end_ns;
+        }
     }
     return at;
+}
+
+static void finish_marks(uint32_t gpu, struct sim_context *c, uint64_t t) {
+    for (uint32_t i = c->active_count; i-- > 0;) {
+        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
+        if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns <= t)
+            finish_mark(gpu, c->active[i]);
+    }
 }
 
 /* Ends what ends at t. */
@@ -298,19 +305,18 @@ static void step(uint32_t gpu, uint64_t t) {
             end_switch(gpu);
         return;
     }
-    if (g->running_stream >= 0) {
-        uint32_t stream = (uint32_t)g->running_stream;
-        if (stream_op(stream, world->streams[stream].head)->end_ns <= t)
-            finish_running(gpu, 0);
+    for (uint32_t i = g->running_count; i-- > 0;) {
+        if (i >= g->running_count) /* a fault has taken others with it */
+            continue;
+        uint32_t stream = g->running[i];
+        uint32_t context = world->streams[stream].context;
+        if (stream_op(stream, world->streams[stream].head)->end_ns <= t &&
+            finish_running(gpu, i, t, 0))
+            context_fault(context, SIM_ERROR_ILLEGAL_ADDRESS, true);
     }
-    if (g->holder < 0)
-        return;
-    struct sim_context *c = &world->contexts[g->holder];
-    for (uint32_t i = c->active_count; i-- > 0;) {
-        const struct sim_op *op = stream_op(c->active[i], world->streams[c->active[i]].head);
-        if (op->kind == SIM_MARK && op->flags & SIM_STARTED && op->end_ns <= t)
-            finish_mark(gpu, c->active[i]);
-    }
+    for (uint32_t m = 0; g->holder >= 0 && m < world->contexts_top; m++)
+        if (in_group(m, gpu, g->holder))
+            finish_marks(gpu, &world->contexts[m], t);
 }
 
 static void settle_all(uint64_t t) {
@@ -330,7 +336,7 @@ void timeline_advance(uint64_t now) {
         uint64_t at = SIM_NEVER;
         for (uint32_t gpu = 0; gpu < world->gpus_top; gpu++)
             if (world->gpus[gpu].used) {
-                uint64_t next = next_step(&world->gpus[gpu]);
+                uint64_t next = timeline_next_step(gpu);
                 at = next < at ? next : at;
             }
         if (at > now)
@@ -344,46 +350,17 @@ void timeline_advance(uint64_t now) {
 }
 
 void timeline_drop_context(uint32_t context) {
-    struct sim_gpu *g = &world->gpus[world->contexts[context].gpu];
-    if (g->holder != (int)context)
+    uint32_t gpu = world->contexts[context].gpu;
+    struct sim_gpu *g = &world->gpus[gpu];
+    for (uint32_t i = g->running_count; i-- > 0;)
+        if (world->streams[g->running[i]].context == context)
+            finish_running(gpu, i, world->now_ns, SIM_KILLED);
+    if (g->holder != group_of(context))
         return;
-    if (g->running_stream >= 0) {
-        struct sim_op *op =
-            stream_op((uint32_t)g->running_stream, world->streams[g->running_stream].head);
-        op->end_ns = world->now_ns;
-        finish_running(world->contexts[context].gpu, SIM_KILLED);
-    }
+    for (uint32_t i = 0; i < world->contexts_top; i++)
+        if (i != context && world->contexts[i].used && world->contexts[i].gpu == gpu &&
+            group_of(i) == g->holder)
+            return; /* another client still holds it */
     g->left_context = world->contexts[context].number;
     g->holder = -1;
-}
-
-/* The earliest time at which the operation at position can be over. Nothing that another process
- * does can make it come sooner, but for that process's death. */
-uint64_t timeline_earliest_end(uint32_t stream, uint64_t position) {
-    const struct sim_stream *s = &world->streams[stream];
-    if (s->head > position)
-        return world->now_ns;
-    const struct sim_context *c = &world->contexts[s->context];
-    const struct sim_gpu *g = &world->gpus[c->gpu];
-    const struct sim_op *head = stream_op(stream, s->head);
-    uint64_t rest = stream_op(stream, position)->total_ns - s->passed_ns;
-    if (head->flags & SIM_STARTED && head->kind != SIM_HOST)
-        return head->end_ns + rest - head->duration_ns;
-    uint64_t busy_until = world->now_ns;
-    if (g->running_stream >= 0)
-        busy_until =
-            stream_op((uint32_t)g->running_stream, world->streams[g->running_stream].head)->end_ns;
-    if (runnable(c, s, head)) {
-        if (g->next >= 0)
-            return g->switch_end_ns + (g->next == (int)s->context ? 0 : world->switch_ns) + rest;
-        return busy_until + (g->holder == (int)s->context ? 0 : world->switch_ns) + rest;
-    }
-    /* Blocked: look again at the next step of any GPU. */
-    uint64_t at = SIM_NEVER;
-    for (uint32_t gpu = 0; gpu < world->gpus_top; gpu++)
-        if (world->gpus[gpu].used) {
-            uint64_t next = next_step(&world->gpus[gpu]);
-            at = next < at ? next : at;
-        }
-    return at;
 }

@@ -48,7 +48,7 @@ static void initialise(struct sim_world *w) {
     w->names_count = 1;
     strcpy(w->names[0], "(other)");
     for (uint32_t gpu = 0; gpu < SIM_GPUS; gpu++)
-        w->gpus[gpu].holder = w->gpus[gpu].next = w->gpus[gpu].running_stream = -1;
+        w->gpus[gpu].holder = w->gpus[gpu].next = -1;
     w->magic = SIM_MAGIC;
 }
 

@@ -14,14 +14,16 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SIM_MAGIC 0x31304d4953555047ull
+#define SIM_MAGIC 0x32304d4953555047ull
 #define SIM_GPUS 32
 #define SIM_PROCESSES 128
 #define SIM_CONTEXTS 128
 #define SIM_STREAMS 1024
 #define SIM_RING 1024 /* operations a stream holds; a launch beyond waits, as on a real GPU */
 #define SIM_NAMES 2048
-#define SIM_NAME_BYTES 52
+#define SIM_SERVERS 32
+#define SIM_RUNNING 64 /* operations that a GPU works on at once */
+#define SIM_NAME_BYTES 112
 #define SIM_NEVER UINT64_MAX
 #define SIM_MARK_NS 1000         /* GPU time of a stream write (GATE.md: 0.8 to 1.2 us) */
 #define SIM_COPY_LATENCY_NS 2000 /* a copy's fixed cost */
@@ -49,13 +51,16 @@ enum sim_op_flag {
     SIM_COMMUNICATION = 8, /* kernel name begins with nccl */
     SIM_KILLED = 16,       /* its process died while it ran */
     SIM_WIDE = 32,         /* value of 64 bits, not 32 */
-    SIM_GRAPH = 64         /* node of a graph; kernels: c = number of the launch */
+    SIM_GRAPH = 64,        /* node of a graph; kernels: c = number of the launch */
+    SIM_SPINS = 128, /* kernel: ends when its time is over and the value at a is b or more; a = 0:
+                      * never. It can be stopped to make room, and goes on later */
+    SIM_FAULTS = 256 /* ends with an illegal address */
 };
 
 struct sim_op {
     uint8_t kind;
-    uint8_t flags;
-    uint16_t reserved;
+    uint8_t reserved;
+    uint16_t flags;
     uint32_t name;        /* kernels: index into the world's names */
     uint64_t order;       /* order of issue in the context */
     uint64_t id;          /* unique in the world */
@@ -66,6 +71,11 @@ struct sim_op {
     uint64_t start_ns;
     uint64_t end_ns;
     uint64_t a, b, c;
+    uint64_t left_ns;  /* GPU time still to go, had it the GPU to itself */
+    uint64_t ran_ns;   /* time on the GPU */
+    uint64_t lost_ns;  /* of it to other contexts beside it */
+    uint32_t rate_ppm; /* speed now, and without other contexts */
+    uint32_t alone_ppm;
 };
 
 enum sim_stream_flag { SIM_NON_BLOCKING = 1, SIM_LEGACY = 2, SIM_CLOSING = 4 };
@@ -76,6 +86,7 @@ struct sim_stream {
     uint32_t flags;
     uint32_t context;
     uint32_t generation; /* changes when the slot is freed */
+    int32_t priority;    /* lower goes first */
     uint64_t id;
     uint64_t tail;        /* next to be issued */
     uint64_t head;        /* first that the GPU has not finished */
@@ -92,8 +103,11 @@ struct sim_context {
     uint32_t legacy_stream;
     uint32_t number; /* in the log */
     uint32_t active_count;
+    int32_t server;        /* MPS server that it is a client of; -1 none */
+    uint32_t fault;        /* result that every call gives from now on; 0 none */
+    uint32_t share_ppm;    /* of the GPU that it may use */
+    uint32_t low_priority; /* under MPS */
     uint64_t next_order;
-    uint64_t last_held_ns;
     uint16_t active[SIM_STREAMS]; /* streams with unfinished operations */
 };
 
@@ -104,20 +118,27 @@ struct sim_process {
     uint32_t job; /* SLURM_JOB_ID, 0 without */
     uint64_t start_ticks;
     char command[16];
+    int32_t server; /* of its contexts */
+    uint32_t share_ppm, low_priority;
     uint64_t memory_bytes[SIM_GPUS];
 };
 
+/* Holder and next are contexts, or SIM_CONTEXTS + an MPS server; -1 none. */
 struct sim_gpu {
     uint32_t used;
-    int32_t holder;         /* context that has the GPU; -1 none */
-    int32_t next;           /* context being switched to; -1 none */
-    int32_t running_stream; /* stream whose head occupies the compute engine; -1 none */
+    int32_t holder;
+    int32_t next; /* being switched to */
+    uint32_t running_count, stale;
+    uint32_t running[SIM_RUNNING]; /* streams whose heads are worked on */
+    uint64_t rated_ns;             /* their speeds are from then; stale: must be set anew */
+    uint64_t preempt_ns;           /* when a kernel that spins must make room */
+    uint64_t last_held_ns[SIM_CONTEXTS + SIM_SERVERS];
     uint32_t ever_held;
     uint32_t left_context; /* number of the context last switched from */
     uint64_t switch_begin_ns, switch_end_ns;
     uint64_t slice_begin_ns;
     uint64_t memory_bytes;
-    uint64_t busy_ns;                                /* compute time in all */
+    uint64_t busy_ns, busy_until_ns;                 /* time in which it worked */
     uint64_t sample_ns, sample_busy_ns, utilization; /* for the management library */
     uint64_t named[SIM_NAMES / 64];                  /* kernel names that its log has */
 };
@@ -165,7 +186,10 @@ void process_reap(void); /* removes processes that are gone */
 uint64_t gpu_memory_used(uint32_t gpu);
 
 /* contexts.c; call locked */
+#define SIM_ERROR_ILLEGAL_ADDRESS 700 /* CUDA_ERROR_ILLEGAL_ADDRESS */
 int context_add(uint32_t process, uint32_t gpu);
+/* Drops its work; under MPS, if it spreads, that of all clients of the server on this GPU. */
+void context_fault(uint32_t context, uint32_t code, bool spreads);
 void context_remove(uint32_t context);
 int stream_add(uint32_t context, uint32_t flags);
 void stream_free(uint32_t stream);
