@@ -16,6 +16,8 @@ from agent.endless import EndlessKernels
 from agent.eviction import Eviction
 from agent.guard import Guard, GuardThread
 from agent.job_of_process import JobFinder
+from agent.jobs import HostJob
+from agent.mps import Mps
 from agent.node import Node
 from agent.nvml import Device, GpuQueries
 from agent.packet import Packet, PacketError
@@ -58,13 +60,17 @@ class Agent:
         self._finder = JobFinder(
             environment_socket=settings.socket_path if settings.job_from_environment else ""
         )
-        self._eviction = Eviction(self.node, self._finder)
+        self._mps = Mps(self.node)
+        self._eviction = Eviction(self.node, self._finder, self._mps)
+        self._mps.on_lost = self._mps_lost
         self._guard = Guard(self.node, self._finder, self._eviction)
         self._endless = EndlessKernels(self.node, self._eviction)
         self._shims = ShimVerbs(self.node, self._finder, self._drain, self._endless)
         self._rescue = Rescue(self.node, self._eviction)
         devices = Devices(settings, [each.minor for each in every])
-        self._slurm = SlurmVerbs(self.node, self._finder, self._eviction, devices, self._drain)
+        self._slurm = SlurmVerbs(
+            self.node, self._finder, self._eviction, devices, self._drain, self._mps
+        )
         self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
         policies = [gpu.policy for gpu in self.node.gpus.values()]
@@ -97,6 +103,7 @@ class Agent:
         threads = self._start_threads(loop)
         self.node.on_change = self._changed
         self.node.refresh()
+        self._mps.resume()
         if self._restarted:
             self._eviction.resume()
         began = "again after a restart" if self._restarted else "anew"
@@ -105,10 +112,12 @@ class Agent:
         timers = [
             asyncio.create_task(self._every(self.settings.drain_interval_s, self._tick)),
             asyncio.create_task(self._reap()),
+            asyncio.create_task(self._mps.look()),
         ]
         await self._stop.wait()
         for timer in timers:
             timer.cancel()
+        await self._mps.close()
         self._finish(*threads)
 
     def stop(self) -> None:
@@ -253,6 +262,11 @@ class Agent:
         elif answer.requeued:
             self._changed()
 
+    def _mps_lost(self, host: HostJob) -> None:
+        """A fill that is a client of a lost daemon can no longer be taken off its server."""
+        fills = [fill for fill in self.node.jobs.fills.values() if fill.host_job_id == host.job_id]
+        self._eviction.begin(fills, f"the MPS daemon of training job {host.job_id} failed")
+
     def _spool_full(self, full: str) -> None:
         self.node.spool_full = full
         text = f"filling stops: {full}" if full else "the spool has room again: filling goes on"
@@ -293,7 +307,7 @@ class Agent:
             connection.send(self._slurm.switch(verb == "off", user_id))
         elif verb in ("off", "on"):
             connection.send(Packet("refused", {"reason": "only root and SlurmUser may do this"}))
-        elif verb in ("job_begin", "job_end", "step"):
+        elif verb in ("job_begin", "job_end", "ready", "step"):
             self._of_slurm(connection, packet)
         else:
             connection.send(Packet("error", {"reason": f"unknown verb {verb[:40]!r}"}))
@@ -305,6 +319,8 @@ class Agent:
             connection.send(self._slurm.job_begin(packet))
         elif packet.verb == "job_end":
             self._slurm.job_end(connection, packet)
+        elif packet.verb == "ready":
+            self._slurm.ready(connection, packet)
         else:
             connection.send(self._slurm.step(packet))
 

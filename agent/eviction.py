@@ -14,6 +14,7 @@ import signal
 from agent.clock import now_ns
 from agent.job_of_process import JobFinder
 from agent.jobs import FillJob
+from agent.mps import Mps
 from agent.node import Node
 from agent.packet import Packet
 from agent.processes import ProcessGoneError, WatchedProcess
@@ -27,8 +28,9 @@ _LOOK_SOON_S = 0.002
 class Eviction:
     """Evicts fill jobs; every step is in the audit log."""
 
-    def __init__(self, node: Node, finder: JobFinder) -> None:
+    def __init__(self, node: Node, finder: JobFinder, mps: Mps) -> None:
         self._node = node
+        self._mps = mps
         self._finder = finder
         self._running: set[asyncio.Task[None]] = set()
         self.signalled: set[int] = set()  # jobs that were killed by us: they did not just finish
@@ -103,11 +105,21 @@ class Eviction:
         began, known = now_ns(), self._node.jobs.fills
         self.begin([known[job_id] for job_id in sorted(jobs) if job_id in known], reason)
         await self._gone(jobs, began + round(grace_s * 1e9))
+        await self._off_the_servers(jobs)
         for attached in list(self._node.fills.values()):
             if attached.job.job_id in jobs:
                 self.signalled.add(attached.job.job_id)
                 attached.process.signal(signal.SIGKILL)
         return await self._gone(jobs, began + round(most_s * 1e9))
+
+    async def _off_the_servers(self, jobs: set[int]) -> None:
+        """Under MPS, takes the work of these fills off the GPU before they are killed."""
+        by_host: dict[int | None, list[int]] = {}
+        for attached in self._node.fills.values():
+            if attached.job.job_id in jobs:
+                by_host.setdefault(attached.host_job_id, []).append(attached.process.process_id)
+        for host_job_id, process_ids in by_host.items():
+            await self._mps.terminate(host_job_id, process_ids)
 
     async def _gone(self, jobs: set[int], deadline_ns: int) -> bool:
         while any(attached.job.job_id in jobs for attached in self._node.fills.values()):
@@ -151,8 +163,18 @@ class Eviction:
                 "killed", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user
             )
             self.signalled.add(fill.job_id)
+            await self._mps.terminate(fill.host_job_id, members)
             for process_id in members:
                 signal_member(self._finder, process_id, fill.job_id, number)
+
+    async def kill_process(self, process_id: int, job_id: int, host_job_id: int | None) -> bool:
+        """Kills one process of a job, if it is (still) that job's."""
+        await self._mps.terminate(host_job_id, [process_id])
+        return signal_member(self._finder, process_id, job_id, signal.SIGKILL)
+
+    def is_server(self, process_id: int) -> bool:
+        """Whether a process on a GPU is an MPS server, which stands for its clients."""
+        return self._mps.is_server(process_id)
 
 
 def signal_member(finder: JobFinder, process_id: int, job_id: int, number: signal.Signals) -> bool:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.attachments import memory_by_boards
 from agent.clock import now_ns
-from agent.eviction import Eviction, signal_member
+from agent.eviction import Eviction
 from agent.gpus import Gpu
 from agent.job_of_process import JobFinder
 from agent.node import Node
@@ -62,6 +61,7 @@ class Guard:
         self._finder = finder
         self._eviction = eviction
         self._sightings: dict[tuple[str, int], int] = {}
+        self._killing: dict[int, asyncio.Task[None]] = {}
 
     def apply(self, scans: list[Scan]) -> None:
         """Takes in scans; refreshes the policy when something came of them."""
@@ -132,7 +132,7 @@ class Guard:
                 job = self._finder.job_of(each.process_id)
                 job_id = job.job_id if job is not None else 0
                 if job_id not in node.jobs.fills and job_id not in node.jobs.refused:
-                    unknown += 1
+                    unknown += not self._eviction.is_server(each.process_id)
                     continue
                 seen.add((gpu.uuid, each.process_id))
                 self._escaping(gpu, each.process_id, job_id)
@@ -152,7 +152,15 @@ class Guard:
         self._sightings[key] = self._sightings.get(key, 0) + 1
         if self._sightings[key] < _SIGHTINGS:
             return
-        if signal_member(self._finder, process_id, job_id, signal.SIGKILL):
+        if process_id not in self._killing:
+            self._killing[process_id] = asyncio.create_task(self._kill(gpu, process_id, job_id))
+
+    async def _kill(self, gpu: Gpu, process_id: int, job_id: int) -> None:
+        node, host = self._node, self._node.jobs.host_of(gpu.uuid)
+        host_job_id = host.job_id if host is not None else None
+        killed = await self._eviction.kill_process(process_id, job_id, host_job_id)
+        self._killing.pop(process_id, None)
+        if killed:
             fill = node.jobs.fills.get(job_id)
             node.ledger.event(
                 "escaped",

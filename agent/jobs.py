@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from db.wire.messages import FillJobRecord, HostJobRecord, HostMode
+from db.wire.messages import FillJobRecord, HostJobRecord, HostMode, ShareMode
+
+_TURNED_AWAY_S = 30.0
+_TURNED_AWAY_MAX_S = 600.0
 
 
 @dataclass
@@ -29,6 +32,8 @@ class HostJob:
     calibrated_slowdown: float | None = None  # of its time; None: not known yet
     ended_at_us: int | None = None
     peak_bytes: dict[str, int] = field(default_factory=dict)  # most memory it wanted, by GPU
+    share_mode: ShareMode = ShareMode.TIMESLICE
+    share_reason: str = ""
 
     def note_peak(self, gpu: str, held_bytes: int) -> None:
         """Its processes hold, or have asked for, so much memory on a GPU."""
@@ -51,6 +56,8 @@ class HostJob:
             bubble_us=round(self.bubble_us),
             filled_us=round(self.filled_us),
             calibrated_slowdown=self.calibrated_slowdown,
+            share_mode=self.share_mode,
+            share_reason=self.share_reason,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +65,8 @@ class HostJob:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HostJob:
-        return cls(**{**data, "mode": HostMode(data["mode"])})
+        share_mode = ShareMode(data.get("share_mode", ShareMode.TIMESLICE))
+        return cls(**{**data, "mode": HostMode(data["mode"]), "share_mode": share_mode})
 
 
 @dataclass
@@ -109,6 +117,7 @@ class Jobs:
     hosts: dict[int, HostJob] = field(default_factory=dict)
     fills: dict[int, FillJob] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    turned_away: dict[int, int] = field(default_factory=dict)  # how often, for whose they are
 
     def host_of(self, gpu: str) -> HostJob | None:
         """The host job that holds a GPU."""
@@ -124,3 +133,12 @@ class Jobs:
         self.refused[job_id] = reason
         while len(self.refused) > 1000:
             del self.refused[next(iter(self.refused))]
+
+    def turn_away(self, job_id: int) -> float:
+        """A fill was refused for whose it is, not for want of room: seconds until it may ask here
+        again, twice as long each time."""
+        times = self.turned_away.pop(job_id, 0)
+        self.turned_away[job_id] = times + 1
+        while len(self.turned_away) > 1000:
+            del self.turned_away[next(iter(self.turned_away))]
+        return min(_TURNED_AWAY_MAX_S, _TURNED_AWAY_S * 2.0 ** min(times, 10))

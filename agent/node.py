@@ -21,7 +21,7 @@ from agent.packet import Packet
 from agent.policy import FillVerdict, Policy, Tuning
 from agent.settings import AgentSettings
 from db.wire import messages
-from db.wire.messages import HostMode
+from db.wire.messages import HostMode, ShareMode
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +159,7 @@ class Node:
         trainings = self.trainings_on(gpu.uuid)
         gpu.policy.write_boards([each.board_id for each in trainings], gpu.unknown)
         gpu.policy.write_tuning(self._tuning(host))
+        gpu.policy.write_share(by_mps=host is not None and host.share_mode == ShareMode.MPS)
         gpu.policy.write_fills(verdicts)
         if not opens:
             gpu.times.shut(now_ns())

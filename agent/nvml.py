@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,10 +97,15 @@ class Nvml:
         return int(self._call("nvmlDeviceGetMemoryInfo", self._handles[uuid]).free)
 
     def processes(self, uuid: str) -> list[GpuProcess]:
-        rows = self._call("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
+        handle = self._handles[uuid]
+        rows = list(self._call("nvmlDeviceGetComputeRunningProcesses", handle))
+        # Clients of an MPS server stand in a list of their own, which an old driver lacks.
+        with contextlib.suppress(GpuError):
+            rows += self._call("nvmlDeviceGetMPSComputeRunningProcesses", handle)
+        known = {int(row.pid): row.usedGpuMemory for row in rows}
         return [
-            GpuProcess(int(row.pid), None if row.usedGpuMemory is None else int(row.usedGpuMemory))
-            for row in rows
+            GpuProcess(process_id, None if used is None else int(used))
+            for process_id, used in known.items()
         ]
 
     def slowed_by(self, uuid: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from agent.board import (
     MAX_BOARDS,
     MAX_FILLS,
     POLICY_IGNORE_TRAINING,
+    POLICY_MPS,
     POLICY_NO_PREDICTION,
     Closed,
     PolicyPage,
@@ -84,6 +85,11 @@ class Policy:
         page.boards_count = len(boards)
         page.boards_sequence += 1
         self._boards = boards
+
+    def write_share(self, *, by_mps: bool) -> None:
+        """Publishes how the training on the GPU shares it."""
+        page = self.memory.view
+        page.flags = page.flags | POLICY_MPS if by_mps else page.flags & ~POLICY_MPS
 
     def write_tuning(self, tuning: Tuning) -> None:
         page = self.memory.view

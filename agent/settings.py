@@ -135,6 +135,37 @@ class AgentSettings(BaseSettings):
         ge=2,
         description="the same for a fill that must have a process: batch, or evicted, seconds",
     )
+    # Sharing
+    share: Literal["timeslice", "mps"] = Field(
+        default="timeslice",
+        description="how trainings and fills share a GPU where the host job's owner names no way",
+    )
+    mps_for: Literal["none", "same-user", "same-account", "any"] = Field(
+        default="same-user",
+        description="whose fills may run beside a training under MPS, where a fault in a fill can "
+        "end the training; none: no job may share by MPS",
+    )
+    mps_program: str = Field(default="nvidia-cuda-mps-control", description="MPS's control program")
+    mps_start_s: float = Field(
+        default=4.0,
+        ge=0.1,
+        le=5,
+        description="longest wait of a prolog for MPS; then the job shares by time slicing, "
+        "seconds",
+    )
+    mps_terminate_s: float = Field(
+        default=1.0,
+        ge=0,
+        le=10,
+        description="longest wait for MPS to take a fill's work off the GPU before the fill is "
+        "killed, in seconds",
+    )
+    mps_thread_percentage: int = Field(
+        default=100,
+        ge=1,
+        le=100,
+        description="part of the GPU's threads that a fill may use under MPS, per cent",
+    )
     # Gate
     dwell_us: int = Field(default=50, ge=0, le=100_000, description="idle before release, in us")
     in_flight_us: int = Field(
@@ -265,6 +296,8 @@ class AgentSettings(BaseSettings):
             raise ValueError("min_bubble_max_us must not be below min_bubble_us")
         if self.back_off_max_s < self.back_off_s:
             raise ValueError("back_off_max_s must not be below back_off_s")
+        if self.share == "mps" and self.mps_for == "none":
+            raise ValueError("share = mps needs mps_for: same-user, same-account or any")
         return self
 
     @property

@@ -6,19 +6,24 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
 
-from agent.admission import choose
+from agent.admission import Candidate, Room, choose
 from agent.devices import DeviceError, Devices
 from agent.drain import Drain
 from agent.eviction import Eviction
 from agent.job_of_process import JobFinder
 from agent.jobs import FillJob, HostJob
+from agent.mps import Mps
 from agent.node import Node
 from agent.packet import MAX_BYTES, Packet
 from agent.processes import ProcessGoneError, WatchedProcess
 from agent.server import Connection
-from agent.spec import SpecError, parse_fill, parse_host
-from db.wire.messages import HostMode
+from agent.share import closed_to, decide
+from agent.spec import HostSpec, SpecError, parse_fill, parse_host
+from db.wire.messages import HostMode, ShareMode
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +38,10 @@ class SlurmVerbs:
         eviction: Eviction,
         devices: Devices,
         drain: Drain,
+        mps: Mps,
     ) -> None:
         self._node = node
+        self._mps = mps
         self._drain = drain
         self._finder = finder
         self._eviction = eviction
@@ -66,14 +73,14 @@ class SlurmVerbs:
             spec = parse_host(packet.get("spec"))
             mode = spec.mode or settings.default_mode
             reason = "asked for" if spec.mode else "the site's default"
-            lend, slowdown = spec.lend_bytes, spec.slowdown
         except SpecError as error:
             # Training is never refused for fill's sake: it is watched, and lends nothing.
-            mode, reason, lend, slowdown = HostMode.OBSERVE, str(error), None, None
+            spec, mode, reason = HostSpec(), HostMode.OBSERVE, str(error)
         if not gpus:
             return Packet("ok")
         self._holders_leave(job_id, gpus)
         known = node.jobs.hosts.get(job_id)
+        share, why = decide(spec, mode, settings)
         host = HostJob(
             job_id=job_id,
             user_id=packet.number("user_id"),
@@ -82,19 +89,38 @@ class SlurmVerbs:
             mode=mode,
             mode_reason=reason,
             gpus=gpus,
-            lend_bytes=lend,
-            slowdown=settings.slowdown if slowdown is None else slowdown,
+            lend_bytes=spec.lend_bytes,
+            slowdown=settings.slowdown if spec.slowdown is None else spec.slowdown,
             started_at_us=known.started_at_us if known else node.clock.now_us(),
+            share_reason=why,
         )
         if known is None:
             node.jobs.hosts[job_id] = host
+            if share == ShareMode.MPS:
+                self._mps.begin(host, why)
             node.ledger.add(host.record())
             text = (
                 f"job {job_id} of {host.user} begins on {len(gpus)} GPU(s), mode {mode}: {reason}"
             )
             node.ledger.event("host_begins", text, job_id=job_id, user=host.user)
         node.refresh()
-        return Packet("ok")
+        if not self._mps.is_starting(job_id):
+            return Packet("ok")
+        return Packet("ok", {"wait_ms": str(round(settings.mps_start_s * 1000) + 1000)})
+
+    def ready(self, connection: Connection, packet: Packet) -> None:
+        """Answered once a host job's training may begin: MPS has to serve before it does."""
+
+        async def answer() -> None:
+            await self._mps.settled(packet.number("job_id"))
+            connection.send(Packet("ok"))
+
+        self._later(answer())
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def _holders_leave(self, job_id: int, gpus: list[str]) -> None:
         """Whoever is still on the GPUs of a new host job goes: its end was missed."""
@@ -139,10 +165,11 @@ class SlurmVerbs:
             self._fill_ended(known, "started again")
         node.requeue.discard(job_id)
         self._eviction.signalled.discard(job_id)
-        candidates = node.candidates()
+        candidates, why = self._open_to(packet, memory)
         gpu, reason = choose(candidates, memory)
         if gpu is None:
-            return self._refuse(job_id, reason, packet)
+            return self._refuse(job_id, why or reason, packet, for_whose=bool(why))
+        node.jobs.turned_away.pop(job_id, None)
         host = node.jobs.host_of(gpu.uuid)
         fill = FillJob(
             job_id=job_id,
@@ -163,12 +190,34 @@ class SlurmVerbs:
         node.refresh()
         return Packet("ok")
 
-    def _refuse(self, job_id: int, reason: str, packet: Packet) -> Packet:
+    def _open_to(self, packet: Packet, memory_bytes: int) -> tuple[list[Candidate], str]:
+        """The GPUs as this fill's user may use them, and, of one that has room enough but is not
+        open to that user, the reason."""
+        node, user_id = self._node, packet.number("user_id")
+        found, turned_away = [], ""
+        for each in node.candidates():
+            host = node.jobs.host_of(each.gpu.uuid)
+            account = packet.get("account")
+            why = closed_to(host, user_id, account, node.settings) if host is not None else ""
+            if why:
+                if each.room.free_bytes >= memory_bytes:
+                    turned_away = turned_away or why
+                each = replace(each, room=Room(0, each.room.reason or why))
+            found.append(each)
+        return found, turned_away
+
+    def _refuse(
+        self, job_id: int, reason: str, packet: Packet, *, for_whose: bool = False
+    ) -> Packet:
         self._node.jobs.refuse(job_id, reason)
         user = packet.get("user") or None
         text = f"fill job {job_id} is refused: {reason}"
         self._node.ledger.event("refused", text, job_id=job_id, user=user)
-        return Packet("refused", {"reason": reason})
+        if not for_whose:
+            return Packet("refused", {"reason": reason})
+        # Slurm sees room here and would send the job at once again.
+        wait_s = self._node.jobs.turn_away(job_id)
+        return Packet("refused", {"reason": reason, "retry_s": str(round(wait_s))})
 
     # job_end
 
@@ -182,9 +231,7 @@ class SlurmVerbs:
         if host is None:
             connection.send(Packet("ok"))
             return
-        task = asyncio.create_task(self._host_ends(connection, host))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._later(self._host_ends(connection, host))
 
     async def _host_ends(self, connection: Connection, host: HostJob) -> None:
         gone = self._host_ended(host, "ended")
@@ -194,6 +241,7 @@ class SlurmVerbs:
                 f"fills were still on the GPUs of job {host.job_id} when its epilog gave up",
                 job_id=host.job_id,
             )
+        await self._mps.ended(host.job_id, self._node.settings.evict_wait_s)
         connection.send(Packet("ok"))
 
     def _host_ended(self, host: HostJob, reason: str) -> list[FillJob]:
@@ -209,6 +257,7 @@ class SlurmVerbs:
         text = f"host job {host.job_id}: {reason}"
         node.ledger.event("host_ends", text, job_id=host.job_id, user=host.user)
         self._eviction.begin(leaving, f"training job {host.job_id} ended")
+        self._mps.end(host)
         node.refresh()
         return leaving
 
@@ -241,7 +290,9 @@ class SlurmVerbs:
         node, settings = self._node, self._node.settings
         common = {"preload": settings.shim_path, "socket": settings.socket_path}
         if (host := node.jobs.hosts.get(job_id)) is not None:
-            return Packet("host", {**common, "mode": host.mode.value})
+            pipe = self._mps.pipe_for_step(host)
+            more = {"mps_pipe": pipe, "mps_gpus": str(len(host.gpus))} if pipe else {}
+            return Packet("host", {**common, "mode": host.mode.value, **more})
         if (fill := node.jobs.fills.get(job_id)) is not None:
             if fill.evicted:
                 return Packet("refused", {"reason": fill.evicted})
@@ -251,11 +302,19 @@ class SlurmVerbs:
                     **common,
                     "cuda_visible_devices": fill.gpu,
                     "memory_limit_bytes": str(fill.memory_bytes),
+                    **self._mps_of(fill),
                 },
             )
         if job_id in node.jobs.refused:
             return Packet("refused", {"reason": node.jobs.refused[job_id]})
         return Packet("none")
+
+    def _mps_of(self, fill: FillJob) -> dict[str, str]:
+        """What makes a fill a client of low priority of its host job's MPS daemon."""
+        host = self._node.jobs.hosts.get(fill.host_job_id or 0)
+        pipe = self._mps.pipe_of(host) if host is not None else ""
+        threads = str(self._node.settings.mps_thread_percentage)
+        return {"mps_pipe": pipe, "mps_threads": threads} if pipe else {}
 
     def task(self, connection: Connection, packet: Packet) -> Packet:
         """Opens a fill's GPU in the cgroups of one of its processes."""
@@ -285,6 +344,10 @@ class SlurmVerbs:
 
     # off, on, status
 
+    def _share_of(self, gpu: str) -> dict[str, str]:
+        host = self._node.jobs.host_of(gpu)
+        return {"share_mode": host.share_mode, "share_reason": host.share_reason} if host else {}
+
     def switch(self, off: bool, user_id: int) -> Packet:
         """Filling goes off or on, on this node; gates see it at once."""
         self._node.off_here = off
@@ -303,6 +366,7 @@ class SlurmVerbs:
                 "boards": len(node.trainings_on(gpu.uuid)),
                 "unknown": gpu.unknown,
                 "why": node.room_of(gpu).reason,
+                **self._share_of(gpu.uuid),
             }
             for gpu in node.gpus.values()
         ]

@@ -1,8 +1,8 @@
 """The text behind `--fill=` and `--fill-host=`: what it may say and what it means.
 
 Fill jobs: `mem=SIZE`. Host jobs: `off`, `observe` or `on`, then `mem=SIZE` (the most that may be
-lent on each GPU) and `slowdown=PCT`. An error is one sentence that names the key and what is
-allowed, fit to be shown to the user as it is.
+lent on each GPU), `slowdown=PCT` and `share=timeslice|mps`. An error is one sentence that names the
+key and what is allowed, fit to be shown to the user as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from db.wire.messages import HostMode
+from db.wire.messages import HostMode, ShareMode
 
 _UNIT_BYTES = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d{1,12})([KMGT]?)(?:I?B)?", re.IGNORECASE)
@@ -37,6 +37,7 @@ class HostSpec:
     mode: HostMode | None = None
     lend_bytes: int | None = None
     slowdown: float | None = None
+    share: ShareMode | None = None
 
 
 def parse_size(text: str, key: str = "mem") -> int:
@@ -62,6 +63,14 @@ def parse_percent(text: str, key: str = "slowdown") -> float:
     return fraction
 
 
+def parse_share(text: str) -> ShareMode:
+    """The way to share a GPU that the text names. Raises SpecError."""
+    try:
+        return ShareMode(text.strip())
+    except ValueError:
+        raise SpecError(f"share={text} is not allowed: use share=timeslice or share=mps") from None
+
+
 def parse_fill(text: str) -> FillSpec:
     """The meaning of `--fill=TEXT`; an empty text asks for the site's default. Raises SpecError."""
     memory_bytes: int | None = None
@@ -82,7 +91,7 @@ def parse_host(text: str) -> HostSpec:
     for position, (key, value) in enumerate(_pairs(text)):
         if value is None and position == 0 and key in _MODES:
             mode = HostMode(key)
-        elif value is not None and key in ("mem", "slowdown"):
+        elif value is not None and key in ("mem", "slowdown", "share"):
             if key in found:
                 raise SpecError(f"--fill-host names {key} twice: give it once")
             found[key] = value
@@ -90,7 +99,7 @@ def parse_host(text: str) -> HostSpec:
             shown = key if value is None else f"{key}={value}"
             raise SpecError(
                 f"--fill-host does not know {shown!r}: allowed are off, observe or on first, "
-                "then mem=SIZE and slowdown=PERCENT"
+                "then mem=SIZE, slowdown=PERCENT and share=timeslice or share=mps"
             )
     if found and mode is None:
         mode = HostMode.ON
@@ -98,6 +107,7 @@ def parse_host(text: str) -> HostSpec:
         mode,
         parse_size(found["mem"]) if "mem" in found else None,
         parse_percent(found["slowdown"]) if "slowdown" in found else None,
+        parse_share(found["share"]) if "share" in found else None,
     )
 
 

@@ -93,6 +93,8 @@ class NodeLedger:
             "bubble_us": record.bubble_us,
             "filled_us": record.filled_us,
             "calibrated_slowdown": record.calibrated_slowdown,
+            "share_mode": None if record.share_mode is None else record.share_mode.value,
+            "share_reason": _name(record.share_reason),
         }
         self._upsert(HostJob, key, values)
 

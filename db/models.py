@@ -80,6 +80,8 @@ class HostJob(Base):
     bubble_us: Mapped[int] = mapped_column(default=0)
     filled_us: Mapped[int] = mapped_column(default=0)
     calibrated_slowdown: Mapped[float | None]  # of its wall time; None: not known yet
+    share_mode: Mapped[str | None] = mapped_column(String(16))  # None: before it was known
+    share_reason: Mapped[str | None]
     __table_args__ = (UniqueConstraint("node_id", "slurm_job_id", "started_at_us"),)
 
 

@@ -74,6 +74,27 @@ VARIABLES = (
     Variable(
         "CUDA_VISIBLE_DEVICES", "SPANK plugin", "a GPU's UUID", "fill jobs: the GPU they were given"
     ),
+    Variable(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "SPANK plugin",
+        "a path",
+        "under MPS: the training's control daemon, for its steps and for fills beside it",
+    ),
+    Variable(
+        "CUDA_MPS_CLIENT_PRIORITY", "SPANK plugin", "1", "fill jobs under MPS: below the training's"
+    ),
+    Variable(
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "SPANK plugin",
+        "1 to 100",
+        "fill jobs under MPS: the agent's `mps_thread_percentage`",
+    ),
+    Variable(
+        "SFILL_MPS_PIPE",
+        "SPANK plugin",
+        "a path",
+        "the pipe directory that we set, so that a job submitted from within does not keep it",
+    ),
 )
 
 HEAD = """\

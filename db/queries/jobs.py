@@ -44,6 +44,8 @@ class HostJobRow:
     filled_us: int
     intrusion_us: int
     calibrated_slowdown: float | None  # what fill cost by comparison; None: not known yet
+    share_mode: str | None  # timeslice, mps; None: not recorded
+    share_reason: str
 
     @property
     def bubble_share(self) -> float | None:
@@ -89,6 +91,8 @@ def _host_row(job: HostJob, node: str, now_us: int) -> HostJobRow:
         filled_us=job.filled_us,
         intrusion_us=job.intrusion_us,
         calibrated_slowdown=job.calibrated_slowdown,
+        share_mode=job.share_mode,
+        share_reason=job.share_reason or "",
     )
 
 

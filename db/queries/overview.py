@@ -42,6 +42,8 @@ class GpuNow:
     host_user: str | None
     host_mode: str | None  # off, observe, on
     host_mode_reason: str
+    host_share_mode: str | None  # timeslice, mps
+    host_share_reason: str
     host_lend_bytes: int | None  # the most that it lends; None: what the site allows
     host_slowdown: float | None  # what fill has cost it by comparison; None: not known yet
     fills: tuple[FillNow, ...]
@@ -78,6 +80,8 @@ def gpus_now(session: Session, *, now_us: int, recent_us: int = RECENT_US) -> li
                 host_user=host.user if host else None,
                 host_mode=host.mode if host else None,
                 host_mode_reason=host.mode_reason if host else "",
+                host_share_mode=host.share_mode if host else None,
+                host_share_reason=(host.share_reason or "") if host else "",
                 host_lend_bytes=host.lend_bytes if host else None,
                 host_slowdown=host.calibrated_slowdown if host else None,
                 fills=tuple(fills.get(gpu.id, ())),

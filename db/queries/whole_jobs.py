@@ -40,6 +40,8 @@ class HostJobWhole:
     filled_us: int
     intrusion_us: int
     calibrated_slowdown: float | None  # the most on any of its nodes; None: not known yet
+    share_mode: str | None  # timeslice, mps, mixed (nodes differ); None: not recorded
+    share_reason: str
 
     @property
     def bubble_share(self) -> float | None:
@@ -107,9 +109,16 @@ def whole_host_jobs(rows: Iterable[HostJobRow]) -> list[HostJobWhole]:
             filled_us=sum(part.filled_us for part in parts),
             intrusion_us=sum(part.intrusion_us for part in parts),
             calibrated_slowdown=largest_slowdown(parts),
+            share_mode=_one_mode(parts),
+            share_reason="; ".join(_each_once(part.share_reason for part in parts)),
         )
         for job_id, parts in groups.items()
     ]
+
+
+def _one_mode(parts: Iterable[HostJobRow]) -> str | None:
+    modes = _each_once(part.share_mode for part in parts)
+    return modes[0] if len(modes) == 1 else "mixed"
 
 
 def largest_slowdown(parts: Iterable[HostJobRow]) -> float | None:

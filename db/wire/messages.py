@@ -33,6 +33,13 @@ class HostMode(StrEnum):
     ON = "on"
 
 
+class ShareMode(StrEnum):
+    """How a training and its fills share a GPU."""
+
+    TIMESLICE = "timeslice"
+    MPS = "mps"
+
+
 class Gpu(Message):
     """One GPU of the node, as it stands now."""
 
@@ -64,6 +71,8 @@ class HostJobRecord(Message):
     filled_us: int = 0  # GPU time of fill in them, so far
     # What fill cost it by comparison with stretches without fill, of wall time; None: not known.
     calibrated_slowdown: float | None = None
+    share_mode: ShareMode | None = None  # None: from an agent that did not know of it
+    share_reason: str = ""
 
 
 class FillJobRecord(Message):

@@ -23,6 +23,7 @@ from slurm_plugin.cli.tables import (
     moment,
     print_table,
     share,
+    sharing,
     slowdown,
 )
 
@@ -30,6 +31,7 @@ HOST_COLUMNS = (
     Column("HOST JOB", right=True),
     Column("USER", rank=3),
     Column("MODE"),
+    Column("SHARES BY", rank=4, wrap=True),
     Column("NODES", rank=6, wrap=True),
     Column("GPUS", rank=5, right=True),
     Column("STARTED", rank=7),
@@ -81,7 +83,8 @@ def jobs(
 
     INTRUSION is how long ready training work waited for fill: of GPU wall time for a host job, in
     all for a fill job. SLOWDOWN is what fill costs the training in all, clock and caches included:
-    measured by comparing its stretches with fill and, in random hold-outs, without.
+    measured by comparing its stretches with fill and, in random hold-outs, without. SHARES BY is
+    how its GPUs are shared with fills, and why.
     """
     check_span(since, until)
     which = JobFilter(
@@ -121,6 +124,7 @@ def _host_row(job: HostJobWhole) -> tuple[str, ...]:
         str(job.job_id),
         job.user,
         job.mode,
+        sharing(job.share_mode, job.share_reason),
         ",".join(job.nodes),
         str(len(job.gpus)),
         moment(job.started_at_us),

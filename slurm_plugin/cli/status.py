@@ -21,6 +21,7 @@ from slurm_plugin.cli.tables import (
     memory,
     print_table,
     share,
+    sharing,
     slowdown,
 )
 
@@ -32,6 +33,7 @@ COLUMNS = (
     Column("TRAINING"),
     Column("USER", rank=5),
     Column("MODE"),
+    Column("SHARES BY", rank=4, wrap=True),
     Column("LENT", rank=3, right=True),
     Column("FILLS", wrap=True),
     Column("BUBBLES", rank=1, right=True),
@@ -98,6 +100,7 @@ def _row(gpu: GpuNow, now: int) -> tuple[str, ...]:
         "none" if gpu.host_job_id is None else str(gpu.host_job_id),
         gpu.host_user or NOTHING,
         gpu.host_mode or NOTHING,
+        sharing(gpu.host_share_mode, gpu.host_share_reason),
         (memory(lent) + most) if gpu.host_mode == "on" or lent else NOTHING,
         " ".join(str(fill.job_id) for fill in gpu.fills) or NOTHING,
         share(gpu.recent.bubble_share),

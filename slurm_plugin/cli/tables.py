@@ -87,6 +87,13 @@ def cost(value: float | None) -> str:
     return share(value, 3 if value is not None and value < 0.001 else 2)
 
 
+def sharing(mode: str | None, reason: str) -> str:
+    """How a host job shares its GPUs with fills, and why."""
+    if mode is None:
+        return NOTHING
+    return f"{mode}: {reason}" if reason else mode
+
+
 def slowdown(value: float | None) -> str:
     """A measured slowdown: it takes a while until one is known."""
     return "not known yet" if value is None else cost(value)

@@ -20,12 +20,14 @@
 
 #define BEGIN_FILL_MS 2000
 #define BEGIN_HOST_MS 1000
+#define BEGIN_MPS_MS 6000 /* more, when the agent says that it starts MPS for the training */
 #define BEGIN_OTHER_MS 200
 #define END_HOST_MS 15000   /* until fills are off the GPUs */
 #define END_OTHER_MS 1000   /* nothing depends on it */
 #define END_RESTART_MS 3000 /* for an agent that is being restarted */
 #define AGAIN_MS 100
 #define REFUSED_DELAY_S 2 /* another node may have room */
+#define RETRY_MAX_S 3600  /* most that the agent may name instead */
 #define ABSENT_DELAY_S 30 /* this node will be asked again until its agent is back */
 
 struct job {
@@ -104,6 +106,26 @@ static bool read_job(struct job *job) {
     return job->job_id != 0;
 }
 
+/* A number in the agent's answer, at most `most`; `otherwise` where there is none. */
+static int answer_number(const char *answer, const char *key, int most, int otherwise) {
+    char text[16];
+    if (!answer_value(answer, key, text, sizeof text))
+        return otherwise;
+    long number = strtol(text, NULL, 10);
+    return number < 0 ? otherwise : number > most ? most : (int)number;
+}
+
+/* MPS must serve before the training makes its first CUDA call, or the training can't use it. */
+static void await_mps(const struct job *job, const char *answer) {
+    char request[64], ready[AGENT_MESSAGE_SIZE];
+    int wait_ms = answer_number(answer, "wait_ms", BEGIN_MPS_MS, 0);
+    if (wait_ms == 0)
+        return;
+    snprintf(request, sizeof request, "ready\njob_id=%u\n", job->job_id);
+    if (agent_ask(job->socket, request, ready, wait_ms) != AGENT_ANSWERED)
+        syslog(LOG_ERR, "job %u: the agent did not say in time whether MPS serves", job->job_id);
+}
+
 static void begin(struct job *job) {
     char request[AGENT_MESSAGE_SIZE], answer[AGENT_MESSAGE_SIZE], reason[200] = "";
     const int bounds_ms[] = {[JOB_UNKNOWN] = BEGIN_OTHER_MS,
@@ -121,6 +143,8 @@ static void begin(struct job *job) {
     struct job_record record = {job->kind, result == AGENT_ANSWERED};
     if (!job_record_write(job->folder, job->node, job->job_id, &record))
         syslog(LOG_ERR, "job %u: can't write its record under %s", job->job_id, job->folder);
+    if (job->kind == JOB_HOST && result == AGENT_ANSWERED)
+        await_mps(job, answer);
     if (job->kind != JOB_FILL || (result == AGENT_ANSWERED && answer_is(answer, "ok")))
         return;
     if (result == AGENT_ANSWERED)
@@ -128,9 +152,11 @@ static void begin(struct job *job) {
     else
         snprintf(reason, sizeof reason, "the node agent %s",
                  result == AGENT_ABSENT ? "is not running" : "does not answer");
+    int delay_s = ABSENT_DELAY_S;
+    if (result == AGENT_ANSWERED)
+        delay_s = answer_number(answer, "retry_s", RETRY_MAX_S, REFUSED_DELAY_S);
     syslog(LOG_NOTICE, "job %u: fill refused on %s: %s", job->job_id, job->node, reason);
-    requeue_later(arguments.scontrol, job->job_id, job->batch,
-                  result == AGENT_ANSWERED ? REFUSED_DELAY_S : ABSENT_DELAY_S, reason);
+    requeue_later(arguments.scontrol, job->job_id, job->batch, (unsigned)delay_s, reason);
 }
 
 /* An agent that knew the job and is away just now is most likely being restarted: it would take

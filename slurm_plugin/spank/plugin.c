@@ -20,9 +20,10 @@ static struct spank_option options[] = {
      "run as a fill job: inference in the idle moments of GPUs that training holds; SIZE of GPU "
      "memory with K, M, G or T, MiB without a letter (environment: SFILL_FILL)",
      2, OPTION_FILL, take_option},
-    {"fill-host", "off|observe|on[,mem=SIZE][,slowdown=PCT]",
+    {"fill-host", "off|observe|on[,mem=SIZE][,slowdown=PCT][,share=timeslice|mps]",
      "lend the idle moments of this job's GPUs to fill jobs; at most mem=SIZE of GPU memory and "
-     "slowdown=PCT per cent of time; alone it means on (environment: SFILL_FILL_HOST)",
+     "slowdown=PCT per cent of time; share=timeslice refuses MPS, share=mps asks for it; alone it "
+     "means on (environment: SFILL_FILL_HOST)",
      2, OPTION_FILL_HOST, take_option},
 };
 

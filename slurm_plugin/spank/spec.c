@@ -156,6 +156,28 @@ static bool parse_slowdown(const struct parse *parse, const struct item *item, u
     return true;
 }
 
+static bool is_value(const struct item *item, const char *value) {
+    return item->value_length == strlen(value) && !memcmp(item->value, value, item->value_length);
+}
+
+static bool parse_share(const struct parse *parse, const struct item *item,
+                        enum host_share *share) {
+    static const char *allowed = "write share=timeslice or share=mps";
+    char word[SHOWN_BYTES + 4];
+    if (*share != SHARE_UNSAID)
+        return fail(parse, "share= is given twice; give it once");
+    if (!item->value || item->value_length == 0)
+        return fail(parse, "share= has no value; %s", allowed);
+    if (is_value(item, "timeslice"))
+        *share = SHARE_TIMESLICE;
+    else if (is_value(item, "mps"))
+        *share = SHARE_MPS;
+    else
+        return fail(parse, "share=%s is no way to share a GPU; %s",
+                    shown(item->value, item->value_length, word), allowed);
+    return true;
+}
+
 static bool unknown(const struct parse *parse, const struct item *item) {
     char word[SHOWN_BYTES + 4];
     if (item->key_length == 0)
@@ -197,9 +219,27 @@ static bool parse_mode(const struct item *item, enum host_mode *mode) {
     return true;
 }
 
+/* A key that says how much, or in which way, a job lends. */
+static bool parse_lending(const struct parse *parse, const struct item *item,
+                          const struct spec_limits *limits, struct host_spec *spec) {
+    bool memory = is_key(item, "mem"), slowdown = is_key(item, "slowdown");
+    if (!memory && !slowdown && !is_key(item, "share"))
+        return unknown(parse, item);
+    if (spec->mode != HOST_ON)
+        return fail(parse, "%s= goes with 'on' only, as in on,mem=20G,slowdown=1%%",
+                    memory     ? "mem"
+                    : slowdown ? "slowdown"
+                               : "share");
+    if (memory)
+        return parse_memory(parse, item, limits->max_mib, &spec->memory_mib);
+    return slowdown ? parse_slowdown(parse, item, &spec->slowdown_bp)
+                    : parse_share(parse, item, &spec->share);
+}
+
 bool spec_parse_host(const char *text, const char *origin, const struct spec_limits *limits,
                      struct host_spec *spec, char error[SPEC_ERROR_SIZE]) {
-    struct parse parse = {origin, "off, observe or on[,mem=SIZE][,slowdown=PCT]", error};
+    struct parse parse = {origin, "off, observe or on[,mem=SIZE][,slowdown=PCT][,share=WAY]",
+                          error};
     char word[SHOWN_BYTES + 4];
     *spec = (struct host_spec){.mode = HOST_ON};
     if (!text) /* --fill-host alone: lend */
@@ -212,14 +252,7 @@ bool spec_parse_host(const char *text, const char *origin, const struct spec_lim
                     shown(item.key, strcspn(item.key, ","), word), parse.allowed);
     while (text) {
         item = next_item(&text);
-        bool memory = is_key(&item, "mem"), slowdown = is_key(&item, "slowdown");
-        if (!memory && !slowdown)
-            return unknown(&parse, &item);
-        if (spec->mode != HOST_ON)
-            return fail(&parse, "%s= goes with 'on' only, as in on,mem=20G,slowdown=1%%",
-                        memory ? "mem" : "slowdown");
-        if (memory ? !parse_memory(&parse, &item, limits->max_mib, &spec->memory_mib)
-                   : !parse_slowdown(&parse, &item, &spec->slowdown_bp))
+        if (!parse_lending(&parse, &item, limits, spec))
             return false;
     }
     return true;
@@ -240,6 +273,7 @@ void spec_format_fill(const struct fill_spec *spec, char text[SPEC_TEXT_SIZE]) {
 
 void spec_format_host(const struct host_spec *spec, char text[SPEC_TEXT_SIZE]) {
     static const char *modes[] = {"off", "observe", "on"};
+    static const char *shares[] = {"", ",share=timeslice", ",share=mps"};
     char memory[24];
     int used = snprintf(text, SPEC_TEXT_SIZE, "%s", modes[spec->mode]);
     if (spec->memory_mib) {
@@ -251,10 +285,11 @@ void spec_format_host(const struct host_spec *spec, char text[SPEC_TEXT_SIZE]) {
         char *end = text + used;
         size_t room = (size_t)(SPEC_TEXT_SIZE - used);
         if (part == 0)
-            snprintf(end, room, ",slowdown=%u%%", whole);
+            used += snprintf(end, room, ",slowdown=%u%%", whole);
         else if (part % 10 == 0)
-            snprintf(end, room, ",slowdown=%u.%u%%", whole, part / 10);
+            used += snprintf(end, room, ",slowdown=%u.%u%%", whole, part / 10);
         else
-            snprintf(end, room, ",slowdown=%u.%02u%%", whole, part);
+            used += snprintf(end, room, ",slowdown=%u.%02u%%", whole, part);
     }
+    snprintf(text + used, (size_t)(SPEC_TEXT_SIZE - used), "%s", shares[spec->share]);
 }

@@ -16,6 +16,7 @@ struct spec_limits {
 };
 
 enum host_mode { HOST_OFF, HOST_OBSERVE, HOST_ON };
+enum host_share { SHARE_UNSAID, SHARE_TIMESLICE, SHARE_MPS }; /* unsaid: the node's setting */
 
 struct fill_spec {
     uint64_t memory_mib;
@@ -25,6 +26,7 @@ struct host_spec {
     enum host_mode mode;
     uint64_t memory_mib;  /* most that may be lent; 0: not said */
     uint32_t slowdown_bp; /* budget in 1/100 of a per cent of wall time; 0: not said */
+    enum host_share share;
 };
 
 /* Size as a user writes it: a whole number, then K, M, G or T (powers of 1024); no letter means
@@ -38,7 +40,8 @@ bool spec_parse_fill(const char *text, const char *origin, const struct spec_lim
 bool spec_parse_host(const char *text, const char *origin, const struct spec_limits *limits,
                      struct host_spec *spec, char error[SPEC_ERROR_SIZE]);
 
-/* Canonical texts: "mem=16G", "observe", "on,mem=20G,slowdown=1%". They parse to the same spec. */
+/* Canonical texts: "mem=16G", "observe", "on,mem=20G,slowdown=1%,share=mps".
+ * They parse to the same spec. */
 void spec_format_size(uint64_t mib, char *text, size_t size);
 void spec_format_fill(const struct fill_spec *spec, char text[SPEC_TEXT_SIZE]);
 void spec_format_host(const struct host_spec *spec, char text[SPEC_TEXT_SIZE]);

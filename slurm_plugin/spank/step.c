@@ -72,7 +72,11 @@ static void take_answer(const char *answer) {
     char socket_path[sizeof role.socket];
     if (answer_value(answer, "socket", socket_path, sizeof socket_path) && *socket_path)
         strcpy(role.socket, socket_path);
-    char mode[16];
+    char mode[16], gpus[16];
+    answer_value(answer, "mps_pipe", role.mps_pipe, sizeof role.mps_pipe);
+    answer_value(answer, "mps_threads", role.mps_threads, sizeof role.mps_threads);
+    answer_value(answer, "mps_gpus", gpus, sizeof gpus);
+    role.mps_gpus = atoi(gpus);
     answer_value(answer, "mode", mode, sizeof mode);
     if (answer_is(answer, "fill") &&
         answer_value(answer, "cuda_visible_devices", role.devices, sizeof role.devices))

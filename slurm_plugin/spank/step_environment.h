@@ -10,8 +10,11 @@ struct step_role {
     enum role_kind kind;
     char preload[PATH_MAX]; /* libspecinf.so */
     char socket[PATH_MAX];
-    char devices[1024]; /* UUIDs for CUDA_VISIBLE_DEVICES (fill) */
-    char reason[256];   /* refused: why */
+    char devices[1024];      /* UUIDs for CUDA_VISIBLE_DEVICES (fill) */
+    char mps_pipe[PATH_MAX]; /* MPS daemon of the training; empty: time slicing */
+    char mps_threads[8];     /* fill: per cent of the GPU's threads */
+    int mps_gpus;            /* host: GPUs that its daemon serves */
+    char reason[256];        /* refused: why */
 };
 
 const char *step_role_name(enum role_kind kind);

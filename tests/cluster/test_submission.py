@@ -43,6 +43,7 @@ BAD = [
     ("--fill=mem=1G,colour=red", "'colour'", "mem=SIZE"),
     ("--fill-host=maybe", "'maybe'", "off, observe or on"),
     ("--fill-host=on,slowdown=90%", "slowdown=90%", "from 0.01 to 20"),
+    ("--fill-host=on,share=both", "share=both", "share=timeslice or share=mps"),
     ("--fill-host=observe,mem=1G", "mem=", "'on' only"),
     ("--fill --fill-host", "--fill-host", "leave one out"),
     # What it asks together with others.
@@ -105,7 +106,7 @@ def test_the_variables_are_checked_and_the_option_wins(cluster: Cluster) -> None
 def test_the_options_stand_in_the_help(cluster: Cluster, command: str) -> None:
     text = cluster.check(command, "--help")
     assert "--fill=mem=SIZE" in text
-    assert "--fill-host=off|observe|on[,mem=SIZE][,slowdown=PCT]" in text
+    assert "--fill-host=off|observe|on[,mem=SIZE][,slowdown=PCT][,share=timeslice|mps]" in text
     assert "SFILL_FILL_HOST" in text
 
 

@@ -225,6 +225,8 @@ def _add_jobs(session: Session, began: int, third: int, sums: dict[int, list[flo
                 bubble_us=int(bubble),
                 filled_us=int(filled),
                 calibrated_slowdown=slowdown,
+                share_mode="mps" if job == 101 else "timeslice",
+                share_reason="asked for" if job == 101 else "the node's setting",
             )
         )
     evicted = began + 2 * third

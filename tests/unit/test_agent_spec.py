@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.spec import SpecError, parse_fill, parse_host, parse_percent, parse_size
-from db.wire.messages import HostMode
+from agent.spec import (
+    SpecError,
+    parse_fill,
+    parse_host,
+    parse_percent,
+    parse_share,
+    parse_size,
+)
+from db.wire.messages import HostMode, ShareMode
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,8 @@ def test_fill_refuses_what_it_does_not_know(text: str) -> None:
 def test_host() -> None:
     spec = parse_host("on,mem=20G,slowdown=1%")
     assert (spec.mode, spec.lend_bytes, spec.slowdown) == (HostMode.ON, 20 << 30, 0.01)
+    assert (spec.share, parse_host("on,share=mps").share) == (None, ShareMode.MPS)
+    assert parse_host("on,share=timeslice").share == ShareMode.TIMESLICE
     assert parse_host("").mode is None
     assert parse_host("observe").mode == HostMode.OBSERVE
     assert parse_host("mem=2G").mode == HostMode.ON
@@ -47,6 +56,12 @@ def test_host() -> None:
 def test_host_refuses_what_it_does_not_know(text: str) -> None:
     with pytest.raises(SpecError, match="--fill-host"):
         parse_host(text)
+
+
+@pytest.mark.parametrize("text", ["", "MPS", "both"])
+def test_bad_share_names_what_is_allowed(text: str) -> None:
+    with pytest.raises(SpecError, match="share=timeslice or share=mps"):
+        parse_share(text)
 
 
 @pytest.mark.parametrize("text", ["-1%", "50%", "x", "", "1%%"])

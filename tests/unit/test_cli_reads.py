@@ -157,6 +157,15 @@ def test_jobs_and_status_say_what_fill_costs_or_that_it_is_not_known_yet(run: Ru
     assert rows[103]["calibrated_slowdown"] is None
 
 
+def test_jobs_and_status_say_how_gpus_are_shared_and_why(run: Run) -> None:
+    assert "mps: asked for" in run("status", "--node", "n1").out
+    lines = {line.split()[0]: line for line in run("jobs").out.splitlines() if line}
+    assert "mps: asked for" in lines["101"]
+    rows = {row["job_id"]: row for row in run("jobs", "--kind", "host", "--json").rows}
+    assert (rows[101]["share_mode"], rows[103]["share_mode"]) == ("mps", "timeslice")
+    assert rows[103]["share_reason"] == "the node's setting"
+
+
 def test_events_filter_and_empty(run: Run) -> None:
     rows = run("events", "--what", "evicted", "--json").rows
     assert [(row["slurm_job_id"], row["node"]) for row in rows] == [(203, "n2")]

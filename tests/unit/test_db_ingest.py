@@ -85,7 +85,13 @@ def test_jobs_and_windows_grow_and_the_last_word_counts(database: Database) -> N
     ingest = Ingest(database)
     ingest.store(report(1, [host_job(), fill_job(), window(kernels=1)]), now_us=NOW_US)
     grown: list[Record] = [
-        host_job(ended_at_us=NOW_US, intrusion_us=5, calibrated_slowdown=0.016),
+        host_job(
+            ended_at_us=NOW_US,
+            intrusion_us=5,
+            calibrated_slowdown=0.016,
+            share_mode="mps",
+            share_reason="asked for",
+        ),
         fill_job(ended_at_us=NOW_US, end_reason="done"),
         window(kernels=2),
         window(kernels=3),
@@ -95,6 +101,7 @@ def test_jobs_and_windows_grow_and_the_last_word_counts(database: Database) -> N
         host = session.scalars(select(HostJob)).one()
         assert (host.ended_at_us, host.intrusion_us) == (NOW_US, 5)
         assert host.calibrated_slowdown == 0.016
+        assert (host.share_mode, host.share_reason) == ("mps", "asked for")
         fill = session.scalars(select(FillJob)).one()
         assert (fill.ended_at_us, fill.end_reason) == (NOW_US, "done")
         assert session.scalars(select(Window)).one().kernels == 3

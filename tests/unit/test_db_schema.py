@@ -37,7 +37,8 @@ def test_a_database_of_the_first_version_keeps_its_jobs(tmp_path: Path) -> None:
     opened = Database(f"sqlite:///{tmp_path / 'old.db'}")
     upgrade(opened)
     with opened.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE host_jobs DROP COLUMN calibrated_slowdown")
+        for later in ("calibrated_slowdown", "share_mode", "share_reason"):
+            connection.exec_driver_sql(f"ALTER TABLE host_jobs DROP COLUMN {later}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num='0001'")
         connection.exec_driver_sql(
             "INSERT INTO nodes VALUES (1, 'n1', 'f1', '', '', 0, 0)",
@@ -51,7 +52,7 @@ def test_a_database_of_the_first_version_keeps_its_jobs(tmp_path: Path) -> None:
     require_current(opened)
     with opened.reading() as session:
         job = session.scalars(select(HostJob)).one()
-        assert (job.slurm_job_id, job.calibrated_slowdown) == (7, None)
+        assert (job.slurm_job_id, job.calibrated_slowdown, job.share_mode) == (7, None, None)
 
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,11 @@ from webui.settings import load_settings as load_web
 SAMPLES = Path(__file__).resolve().parents[2] / "deploy/samples"
 
 
+def test_a_restart_of_the_agent_leaves_the_mps_daemons_of_running_trainings() -> None:
+    unit = (SAMPLES.parent / "systemd/sfilld.service").read_text().splitlines()
+    assert "KillMode=process" in unit
+
+
 def test_each_daemon_accepts_its_section_of_the_sample() -> None:
     sample = str(SAMPLES / "sfill.toml")
     assert load(sample).twin == "f01"

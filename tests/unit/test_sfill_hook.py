@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -51,7 +52,8 @@ class Agent:
             self.messages.append(connection.recv(4096).decode())
             if self._answer is not None:
                 time.sleep(self._delay_s)
-                connection.send(self._answer.encode())
+                with contextlib.suppress(BrokenPipeError):  # it gave up waiting
+                    connection.send(self._answer.encode())
 
     def message(self) -> tuple[str, dict[str, str]]:
         (text,) = self.messages
@@ -62,6 +64,7 @@ class Agent:
 class Node:
     def __init__(self, folder: Path, hook: Path) -> None:
         self.folder, self.hook = folder, hook
+        folder.mkdir(exist_ok=True)
         for name in ("scontrol", "scancel"):
             (folder / name).write_text(STUB)
             (folder / name).chmod(0o755)
@@ -165,6 +168,25 @@ def test_a_refused_batch_fill_is_requeued_to_start_two_seconds_later(node: Node)
     assert calls[0] == "scontrol requeue 7"
     assert calls[-1] == "scontrol update JobId=7 EligibleTime=now+2seconds"
     assert node.record() == "fill 1\n"
+
+
+def test_a_refused_fill_waits_as_long_as_the_agent_says(node: Node) -> None:
+    node.agent("refused\nreason=its training shares by MPS\nretry_s=120")
+    node.run("begin", **FILL)
+    assert node.calls("scontrol update")[-1].endswith("EligibleTime=now+120seconds")
+
+
+def test_a_training_waits_for_mps_to_serve_and_no_longer_than_the_agent_says(node: Node) -> None:
+    agent = node.agent("ok\nwait_ms=600", delay_s=0.4)
+    assert 0.8 <= node.run("begin", **HOST) < 1.4
+    assert [text.splitlines()[:2] for text in agent.messages] == [
+        ["job_begin", "job_id=7"],
+        ["ready", "job_id=7"],
+    ]
+    slow = Node(node.folder / "slow", node.hook)
+    slow.agent("ok\nwait_ms=300", delay_s=0.9)
+    assert slow.run("begin", **HOST) < 1.7
+    assert slow.record() == "host 1\n"
 
 
 @pytest.mark.parametrize("batch", ["0", "1"])

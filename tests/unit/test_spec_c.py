@@ -49,6 +49,9 @@ def ask(parser: Path, lines: list[bytes]) -> list[str]:
         ("host on,mem=20G,slowdown=1%", "on,mem=20G,slowdown=1%"),
         ("host on,slowdown=0.5,mem=20480M", "on,mem=20G,slowdown=0.5%"),
         ("host on,slowdown=0.05%", "on,slowdown=0.05%"),
+        ("host on,share=mps", "on,share=mps"),
+        ("host on,share=timeslice,mem=1024", "on,mem=1G,share=timeslice"),
+        ("host on,share=mps,slowdown=1,mem=20G", "on,mem=20G,slowdown=1%,share=mps"),
     ],
 )
 def test_what_is_allowed_becomes_canonical(parser: Path, text: str, canonical: str) -> None:
@@ -87,7 +90,13 @@ def test_what_is_allowed_becomes_canonical(parser: Path, text: str, canonical: s
         ("host on,slowdown=1.001%", "slowdown=1.001%", "from 0.01 to 20"),
         ("host on,slowdown=1%,slowdown=2%", "slowdown=", "once"),
         ("host on,colour=red", "'colour'", "mem=SIZE"),
+        ("host on,share=", "share=", "share=timeslice or share=mps"),
+        ("host on,share", "share=", "share=timeslice or share=mps"),
+        ("host on,share=MPS", "share=MPS", "share=timeslice or share=mps"),
+        ("host on,share=mpsx", "share=mpsx", "share=timeslice or share=mps"),
+        ("host on,share=mps,share=timeslice", "share=", "once"),
         ("host observe,mem=1G", "mem=", "'on' only"),
+        ("host observe,share=mps", "share=", "'on' only"),
         ("host off,slowdown=1%", "slowdown=", "'on' only"),
     ],
 )
@@ -110,7 +119,25 @@ def test_alone_means_the_sites_default(parser: Path) -> None:
     assert run("fill", "mem=17G", "8192", "16384").endswith("the most is mem=16G")
 
 
-PIECES = ["mem", "slowdown", "on", "off", "observe", "=", ",", "%", ".", "1", "16", "G", "K", " "]
+PIECES = [
+    "mem",
+    "slowdown",
+    "share",
+    "mps",
+    "timeslice",
+    "on",
+    "off",
+    "observe",
+    "=",
+    ",",
+    "%",
+    ".",
+    "1",
+    "16",
+    "G",
+    "K",
+    " ",
+]
 TEXTS = st.one_of(
     st.lists(st.sampled_from(PIECES), max_size=12).map("".join).map(str.encode),
     st.binary(max_size=300).map(lambda raw: raw.replace(b"\n", b"").replace(b"\0", b"")),
@@ -143,8 +170,9 @@ def test_the_agent_reads_a_fill_as_the_plugin_wrote_it(parser: Path, text: str) 
 
 
 def test_the_agent_reads_a_host_as_the_plugin_wrote_it(parser: Path) -> None:
-    (answer,) = ask(parser, [b"host on,mem=20G,slowdown=0.5%"])
+    (answer,) = ask(parser, [b"host on,share=mps,mem=20G,slowdown=0.5%"])
     spec = parse_host(answer.removeprefix("ok "))
     assert spec.mode == "on"
     assert spec.lend_bytes == 20 << 30
     assert spec.slowdown == pytest.approx(0.005)
+    assert spec.share == "mps"

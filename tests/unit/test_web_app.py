@@ -127,6 +127,8 @@ def test_measured_slowdown_is_there_or_not_known_yet(client: FlaskClient) -> Non
     assert hosts[101]["calibrated_slowdown"] == 0.0042
     assert hosts[103]["calibrated_slowdown"] is None
     assert data_of(client.get("/api/jobs/host/101"))["job"]["calibrated_slowdown"] == 0.0042
+    shared = (hosts[101]["share_mode"], hosts[101]["share_reason"])
+    assert shared == ("mps", "asked for")
 
 
 def test_overview_begins_with_the_ledger(client: FlaskClient) -> None:

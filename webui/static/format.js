@@ -76,3 +76,8 @@ export function zone() {
   const name = Intl.DateTimeFormat().resolvedOptions().timeZone || offset;
   return name === "UTC" ? "UTC" : `${name} (${offset})`;
 }
+
+// How a host job shares its GPUs with fills.
+export function shareName(mode) {
+  return { timeslice: "time slicing", mps: "MPS", mixed: "differs by node" }[mode] ?? mode;
+}

@@ -1,7 +1,7 @@
 // One job: its figures, its GPUs over time, its partners and events.
 import { draw } from "./chart.js";
 import { eventColumns } from "./event_columns.js";
-import { NOTHING, cost, count, gpuTime, length, memory, moment, plural, share, zoneOffset } from "./format.js";
+import { NOTHING, cost, count, gpuTime, length, memory, moment, plural, share, shareName, zoneOffset } from "./format.js";
 import { badge, byId, fetchJson, fillLink, h, hostLink, refreshing } from "./page.js";
 import { Table } from "./table.js";
 
@@ -69,12 +69,17 @@ function fillTiles(job) {
   ];
 }
 
+function sharing(job) {
+  if (job.share_mode === null) return "";
+  return `; shares by ${shareName(job.share_mode)}${job.share_reason ? `, ${job.share_reason}` : ""}`;
+}
+
 function lead(job) {
   const since = isHost ? job.started_at_us : job.admitted_at_us;
   const until = job.ended_at_us === null ? "now" : moment(job.ended_at_us);
   const where = `${job.nodes.join(", ")}, ${plural(job.gpus.length, "GPU", "GPUs")}`;
   const account = job.account ? ` (account ${job.account})` : "";
-  const more = isHost ? `; mode ${job.mode}${job.mode_reason ? `, ${job.mode_reason}` : ""}` : `; ${memory(job.memory_bytes)}, ${plural(job.starts, "start", "starts")}`;
+  const more = isHost ? `; mode ${job.mode}${job.mode_reason ? `, ${job.mode_reason}` : ""}${sharing(job)}` : `; ${memory(job.memory_bytes)}, ${plural(job.starts, "start", "starts")}`;
   return `${job.user}${account} on ${where}; ${moment(since)} to ${until}${more}`;
 }
 

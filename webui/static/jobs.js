@@ -1,6 +1,6 @@
 // Jobs: two tables that can be searched and sorted.
-import { NOTHING, cost, count, length, memory, moment, share, slowdown, zoneOffset } from "./format.js";
-import { badge, byId, fetchJson, fillLink, hostLink, links, refreshing, setText } from "./page.js";
+import { NOTHING, cost, count, length, memory, moment, share, shareName, slowdown, zoneOffset } from "./format.js";
+import { badge, byId, fetchJson, fillLink, h, hostLink, links, refreshing, setText } from "./page.js";
 import { Table } from "./table.js";
 
 let data = { hosts: [], fills: [], limit: 0, full: false };
@@ -16,6 +16,7 @@ const hosts = new Table("hosts", [
   { title: "Job", cell: (job) => hostLink(job.job_id), sort: (job) => job.job_id },
   { title: "User", cell: (job) => job.user, sort: (job) => job.user },
   { title: "Mode", cell: (job) => badge(job.mode, modeName[job.mode]), sort: (job) => job.mode },
+  { title: "Shares by", cell: (job) => (job.share_mode === null ? NOTHING : [shareName(job.share_mode), h("span", { class: "sub" }, ` ${job.share_reason}`)]), sort: (job) => job.share_mode },
   { title: "Nodes", cell: (job) => job.nodes.join(", "), sort: (job) => job.nodes[0] },
   { title: "GPUs", number: true, cell: (job) => String(job.gpus.length), sort: (job) => job.gpus.length },
   { title: `Started (${zoneOffset()})`, cell: (job) => moment(job.started_at_us), sort: (job) => job.started_at_us },
