@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -70,6 +69,7 @@ class Nvml:
 
         self._nvml: Any = pynvml
         self._handles: dict[str, Any] = {}
+        self._lists_mps_clients = True
         self._call("nvmlInit")
 
     def devices(self) -> list[Device]:
@@ -99,14 +99,25 @@ class Nvml:
     def processes(self, uuid: str) -> list[GpuProcess]:
         handle = self._handles[uuid]
         rows = list(self._call("nvmlDeviceGetComputeRunningProcesses", handle))
-        # Clients of an MPS server stand in a list of their own, which an old driver lacks.
-        with contextlib.suppress(GpuError):
-            rows += self._call("nvmlDeviceGetMPSComputeRunningProcesses", handle)
+        rows += self._mps_clients(handle)
         known = {int(row.pid): row.usedGpuMemory for row in rows}
         return [
             GpuProcess(process_id, None if used is None else int(used))
             for process_id, used in known.items()
         ]
+
+    def _mps_clients(self, handle: Any) -> list[Any]:
+        """Clients of an MPS server, which NVML lists apart; a library may lack that list."""
+        if not self._lists_mps_clients:
+            return []
+        try:
+            return list(self._call("nvmlDeviceGetMPSComputeRunningProcesses", handle))
+        except GpuError:
+            return []
+        except Exception as error:  # pynvml has several ways to say that a function is not there
+            log.info("NVML does not list MPS clients: %s", error)
+            self._lists_mps_clients = False
+            return []
 
     def slowed_by(self, uuid: str) -> tuple[str, ...]:
         try:
