@@ -1,8 +1,10 @@
 #!/bin/bash
 # The measurements that need a real GPU, on a GPU host (with or without network), as root:
-#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [bench]      default: all but bench
+#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [bench] [chaos]
+#                                                             default: all but bench and chaos
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
+# chaos: tests/chaos for SFILL_CHAOS_MINUTES (8), with SFILL_CHAOS_SEED (1); two minutes more in all.
 # bench: cells of tests/bench, for SFILL_BENCH_SECONDS (540) from the script's start, with
 # SFILL_BENCH_ARGS (filters and the like); earlier results are taken from tests/bench/results.
 set -euo pipefail
@@ -47,6 +49,11 @@ cells() {
         --seconds $((${SFILL_BENCH_SECONDS:-540} - SECONDS - 15)) "${known[@]}" \
         ${SFILL_BENCH_ARGS:-}
 }
+stage_chaos() { with_sandbox chaos; }
+chaos() {
+    "$python" -m tests.chaos --sandbox "$sandbox" --minutes "${SFILL_CHAOS_MINUTES:-8}" \
+        --seed "${SFILL_CHAOS_SEED:-1}" --out "$out/chaos-h200.json"
+}
 stage_demo() {
     SFILL_DEMO_DIR=/tmp/sfill-demo bash deploy/demo.sh --once
     cp /tmp/sfill-demo/demo-result.json "$out/demo-h200.json"
@@ -55,7 +62,7 @@ stage_demo() {
 failed=0
 for stage in "${stages[@]}"; do
     declare -F "stage_$stage" >/dev/null || {
-        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo, bench" >&2
+        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo, bench, chaos" >&2
         exit 2
     }
     started=$SECONDS

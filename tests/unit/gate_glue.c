@@ -82,6 +82,13 @@ uint64_t glue_launch(struct gate_gpu *gpu, uint32_t stream, uint64_t shape, uint
     return gpu->flight.streams[stream].issued;
 }
 
+/* A release of no length that rests on a check made at checked_ns. */
+void glue_launch_checked(struct gate_gpu *gpu, uint64_t now_ns, uint64_t checked_ns) {
+    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
+    view.checked_ns = checked_ns;
+    uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, &view, true, false, now_ns);
+}
+
 static void sink(const struct flight_done *done, void *gpu) {
     uses_done(&((struct gate_gpu *)gpu)->uses, done);
 }

@@ -13,9 +13,8 @@ from agent.board import FillBoard, PolicyPage, TrainingBoard
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "agent" / "shim"
+# gate_idle and gate_policy are in gate_between.c.
 PARTS = (
-    "gate_idle",
-    "gate_policy",
     "gate_predict",
     "gate_decide",
     "durations",
@@ -24,6 +23,8 @@ PARTS = (
     "intrusion",
     "uses",
 )
+MOMENT = ctypes.CFUNCTYPE(None, ctypes.c_int)
+"""Called between two readings: 0 of the list of boards, 1 of the boards."""
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 JOB = 77
 LIVE, BUSY_SLOT = 1, 2
@@ -36,7 +37,8 @@ def library() -> ctypes.CDLL:
     sources = [str(SHIM / f"{part}.c") for part in PARTS]
     command = ["cc", "-O2", "-g", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
     command += ["-fPIC", "-shared", f"-I{SHIM}", "-o", str(target)]
-    command += [str(Path(__file__).with_name("gate_glue.c")), *sources, "-pthread"]
+    own = [str(Path(__file__).with_name(name)) for name in ("gate_glue.c", "gate_between.c")]
+    command += [*own, *sources, "-pthread"]
     subprocess.run(command, check=True)
     lib = ctypes.CDLL(str(target))
     u64, pointer, integer = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
@@ -52,6 +54,7 @@ def library() -> ctypes.CDLL:
         "glue_decide": (integer, [pointer, u64, integer, integer, u64]),
         "glue_stream": (None, [pointer, ctypes.c_uint32, pointer]),
         "glue_launch": (u64, [pointer, ctypes.c_uint32, u64, u64, u64, integer]),
+        "glue_launch_checked": (None, [pointer, u64, u64]),
         "glue_look": (None, [pointer, u64]),
         "glue_mean": (u64, [pointer, u64]),
         "glue_learn": (None, [pointer, u64, u64, integer]),
@@ -60,6 +63,7 @@ def library() -> ctypes.CDLL:
         "glue_in_flight": (u64, [pointer]),
         "glue_count": (ctypes.c_uint32, [pointer]),
         "glue_board": (ctypes.POINTER(FillBoard), []),
+        "glue_at_moment": (None, [MOMENT]),
         "glue_race": (u64, [pointer, ctypes.c_char_p, u64, ctypes.POINTER(u64)]),
     }
     for name, (result, arguments) in signatures.items():

@@ -157,7 +157,7 @@ class Boards(RuleBasedStateMachine):
     @rule(data=st.data())
     def odd_states(self, data: st.DataObject) -> None:
         board = self._any(data)
-        match data.draw(st.integers(0, 7)):
+        match data.draw(st.integers(0, 9)):
             case 0:
                 board.head.shut = data.draw(st.integers(0, 5))
             case 1:
@@ -172,6 +172,10 @@ class Boards(RuleBasedStateMachine):
                 board.gpus[0].used = data.draw(st.integers(0, 1))
             case 6:  # marked before the launch call has returned
                 board.slots[1].after = board.slots[1].before - 1
+            case 8:  # the GPU has not got there
+                board.slots[1].done -= 1 << 2
+            case 9:  # it stands there, in a wait or a collective
+                board.slots[1].done |= data.draw(st.integers(1, 2))
             case 7:  # a launch has ended the bubble and is not counted yet
                 board.gpus[0].bubble_seq |= 1
                 board.gpus[0].bubble_seq += 1

@@ -273,6 +273,17 @@ def test_no_wait_is_charged_when_nothing_was_in_the_way(gate: Gate, board: Train
     assert records(gate)[0].kernels == 1
 
 
+def test_the_oldest_check_of_a_use_is_recorded(gate: Gate, board: TrainingBoard) -> None:
+    gpu = Gpu(gate)
+    for age_us in (2, 7, 3):
+        gate.lib.glue_launch_checked(gate.handle, NOW, NOW - age_us * US)
+    gpu.look(NOW + MS)
+    resume(board, NOW + 2 * MS)
+    board.gpus[0].resumed_seq = board.gpus[0].resume_seq
+    drive(gpu, NOW + 2 * MS, NOW + 10 * MS)
+    assert [use.check_age_max_ns for use in records(gate)] == [7 * US]
+
+
 def test_a_long_bubble_is_told_in_parts(gate: Gate) -> None:
     gate.lib.glue_learn(gate.handle, SHAPE, 100 * US, 1)
     gpu = Gpu(gate)

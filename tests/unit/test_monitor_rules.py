@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -109,6 +110,43 @@ print(json.dumps([meanwhile, cu.null_calls(b"cuStreamWriteValue64_v2") - before]
     assert run(agent, code) == [0, 1]
     (slot,) = slots(agent)
     assert (slot.before, slot.done >> 2) == (2, 2)
+
+
+def test_a_launch_under_way_is_counted_and_its_stream_busy(agent: FakeAgent) -> None:
+    """Whoever looks in the middle of the call must not find idle."""
+    code = """
+s = stream(1)
+launch(s); cu.cuStreamSynchronize(s)
+print("ready", flush=True)
+C.CDLL(None).setenv(b"NULL_SLOW", b"launch", 1)
+launch(s)
+"""
+    env = environment(null_driver(), agent.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code], env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        time.sleep(0.1)  # the call takes 0.3 s
+        section = agent.board.gpus[0]
+        (slot,) = slots(agent)
+        assert (slot.before, slot.after, section.bubble_seq % 2) == (2, 1, 0)
+        assert process.wait(10) == 0
+
+
+def test_a_handle_that_is_used_again_is_another_stream(agent: FakeAgent) -> None:
+    code = """
+s = stream(1)
+launch(s)
+assert cu.cuStreamDestroy_v2(s) == 0
+cu.null_rename(s)                    # the driver gives the same handle to a new stream
+launch(s)
+assert cu.cuStreamSynchronize(s) == 0
+time.sleep(0.1)
+os._exit(print(1) or 0)
+"""
+    run(agent, code)
+    assert agent.board.head.shut == Shut.NO
+    assert slots(agent)[-1].stream_id >> 60 == 1
 
 
 def test_the_legacy_stream_is_left_to_its_own_thread_once_there_is_a_blocking_stream(
@@ -219,6 +257,75 @@ def test_a_marker_that_fails_shuts_the_board_for_good(agent: FakeAgent) -> None:
 def test_a_board_that_cannot_be_registered_is_shut(agent: FakeAgent) -> None:
     assert run(agent, "print(launch())", NULL_FAIL="register") == 0
     assert agent.board.head.shut == Shut.UNSUPPORTED
+
+
+@pytest.mark.parametrize("lacking", ["mig", "memops"])
+def test_gpus_that_cannot_be_followed_shut_the_board(agent: FakeAgent, lacking: str) -> None:
+    assert run(agent, "print(launch())", NULL_FAIL=lacking, SFILL_LOG="0") == 0
+    assert agent.board.head.shut == Shut.UNSUPPORTED
+
+
+def test_the_board_is_registered_again_with_a_new_context(agent: FakeAgent) -> None:
+    code = """
+launch(); cu.cuCtxSynchronize()
+first = cu.null_registered()
+assert cu.cuDevicePrimaryCtxRelease_v2(0) == 0
+start()
+launch(); cu.cuCtxSynchronize()
+print(json.dumps([first, cu.null_registered()]))
+"""
+    assert run(agent, code) == [1, 2]
+
+
+def test_the_board_is_not_registered_during_a_capture(agent: FakeAgent) -> None:
+    code = """
+s, graph = stream(1), C.c_void_p()
+assert cu.cuDevicePrimaryCtxRelease_v2(0) == 0
+assert cu.cuStreamBeginCapture_v2(s, 0) == 0
+start()
+launch(stream(1))
+meanwhile = cu.null_registered()
+assert cu.cuStreamEndCapture(s, C.byref(graph)) == 0
+launch(stream(1)); cu.cuCtxSynchronize()
+print(json.dumps([meanwhile, cu.null_registered()]))
+"""
+    assert run(agent, code) == [1, 2]
+    assert agent.board.head.shut == Shut.NO
+
+
+def test_the_helper_leaves_all_signals_to_the_program(agent: FakeAgent) -> None:
+    code = """
+import glob
+launch()
+for path in glob.glob("/proc/self/task/*/status"):
+    lines = dict(line.split(":", 1) for line in open(path).read().splitlines())
+    if lines["Name"].strip() == "specinf-mon":
+        print(int(lines["SigBlk"], 16))
+"""
+    blocked = run(agent, code)
+    assert isinstance(blocked, int)
+    usual = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD]
+    assert [blocked >> number - 1 & 1 for number in usual] == [1] * len(usual)
+
+
+def test_a_child_has_neither_the_board_nor_the_agents_connection(agent: FakeAgent) -> None:
+    code = """
+import subprocess
+launch(); cu.cuCtxSynchronize()
+mine = open("/proc/self/maps").read().count("memfd:")
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, b"%d" % open("/proc/self/maps").read().count("memfd:"))
+    os._exit(0)
+os.wait()
+child = int(os.read(reader, 9))
+listing = "ls -l /proc/self/fd | grep -cE 'socket:|memfd:' || true"
+plain = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+opened = subprocess.run(["sh", "-c", listing], env=plain, close_fds=False,
+                        capture_output=True, text=True)
+print(json.dumps([mine > 0, child, int(opened.stdout)]))
+"""
+    assert run(agent, code) == [True, 0, 0]
 
 
 def test_streams_end_with_their_context_and_a_new_one_is_followed(agent: FakeAgent) -> None:

@@ -107,10 +107,15 @@ EXPORT int cuDeviceGetUuid_v2(char *out, int device) {
     memset(out, device + 1, 16);
     return 0;
 }
-EXPORT int cuDeviceGetUuid(char *out, int device) { return cuDeviceGetUuid_v2(out, device); }
+/* That of the whole GPU: under MIG the other one names an instance. */
+EXPORT int cuDeviceGetUuid(char *out, int device) {
+    cuDeviceGetUuid_v2(out, device);
+    out[0] ^= fails("mig");
+    return 0;
+}
 EXPORT int cuDeviceGetAttribute(int *out, int what, int device) {
     (void)what, (void)device;
-    *out = 1;
+    *out = !fails("memops");
     return 0;
 }
 
@@ -123,7 +128,14 @@ EXPORT int cuStreamGetCtx(void *stream, void **out) {
     (void)stream;
     return cuCtxGetCurrent(out);
 }
+static void *renamed;
+/* From here on the handle is that of another stream. */
+EXPORT void null_rename(void *stream) { renamed = stream; }
 EXPORT int cuStreamGetId(void *stream, unsigned long long *out) {
+    if (stream && stream == renamed) {
+        *out = 1ull << 60 | (uintptr_t)stream;
+        return 0;
+    }
     *out = (uintptr_t)stream == 2 ? 1000000 + (number)syscall(SYS_gettid) : (uintptr_t)stream;
     return 0;
 }
@@ -163,8 +175,13 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
     *mode = 0;
     return 0;
 }
+static int registered;
+EXPORT int null_registered(void) { return registered; }
 EXPORT int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) {
     (void)at, (void)bytes, (void)flags;
+    registered++;
+    if (capturing)
+        return 900; /* it would break the capture */
     return fails("register") ? 801 : 0;
 }
 EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *out, void *at, unsigned flags) {

@@ -1,0 +1,1 @@
+"""A training and fills under a storm of kills, stops and restarts; afterwards all must add up."""
