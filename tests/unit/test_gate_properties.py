@@ -329,11 +329,13 @@ class Sharing(RuleBasedStateMachine):
         for length_us in lengths:
             self._ask(length_us)
 
-    @rule(data=st.data(), stream=st.integers(0, STREAMS - 2))
+    @rule(data=st.data(), stream=st.integers(0, STREAMS - 2), filling=st.booleans())
     @precondition(lambda self: self.trainings)
-    def one_step_from_open(self, data: st.DataObject, stream: int) -> None:
-        """All is well but for one thing."""
+    def one_step_from_open(self, data: st.DataObject, stream: int, filling: bool) -> None:
+        """All is well but for one thing, before the fill's first operation or in the midst."""
         self.all_is_well()
+        if filling:
+            assert self._ask(90)
         training = self._pick(data)
         board, ids = training.board, sorted(self.trainings)
         steps: list[Callable[[], None]] = [
