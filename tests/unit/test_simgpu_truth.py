@@ -108,6 +108,27 @@ def test_markers_are_not_training_work() -> None:
     assert truth(log, {TRAIN}, {FILL}).bubbles == [(100 * US, 1000 * US)]
 
 
+@pytest.mark.parametrize(("server", "waited_us"), [(0, 500), (7, 0)])
+def test_a_stopped_collective_waits_unless_both_are_clients_of_one_mps_server(
+    server: int, waited_us: int
+) -> None:
+    switches = [(TRAIN, FILL, 100, 230), (FILL, TRAIN, 400, 600)]
+    log = log_of([(FILL, 100, 230, 400)], [] if server else switches)
+    times = (0, 0, 0, 1000 * US)
+    ran = 1000 * US if server else 500 * US
+    collective = Operation(
+        *(Kind.KERNEL, 8 + 128, TRAIN, "nccl", 1, 9, *times, 0), ran_ns=ran, lost_ns=3 * US
+    )
+    log.operations.append(collective)
+    for number in (TRAIN, FILL):
+        log.contexts[number] = Context(number, number, 0, 10 * number, 0, "p", server)
+    found = truth(log, {TRAIN}, {FILL})
+    assert found.waited_ns == waited_us * US
+    assert found.slowed_ns == 3 * US
+    with pytest.raises(ValueError, match="did any work"):
+        truth(log, {TRAIN}, {FILL}, communication_is_bubble=True)
+
+
 def test_a_training_that_did_nothing_is_an_error_and_so_is_a_foreign_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="GPU 0: none of the training contexts did any work"):
         truth(log_of([(FILL, 0, 0, 1)]), {TRAIN}, {FILL})

@@ -146,6 +146,8 @@ static void drop_work(uint32_t context, uint32_t code) {
 void context_fault(uint32_t context, uint32_t code, bool spreads) {
     const struct sim_context *first = &world->contexts[context];
     drop_work(context, code);
+    if (spreads && first->server >= 0)
+        world->servers[first->server].state = SIM_SERVER_FAULT;
     for (uint32_t i = 0; spreads && first->server >= 0 && i < world->contexts_top; i++) {
         const struct sim_context *c = &world->contexts[i];
         if (c->used && c->gpu == first->gpu && c->server == first->server)

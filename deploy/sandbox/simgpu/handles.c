@@ -52,7 +52,8 @@ CUresult context_make(CUdevice device, unsigned flags, bool primary, CUcontext *
         return CUDA_ERROR_OUT_OF_MEMORY;
     nanosleep(&pause, NULL);
     world_lock();
-    int slot = gpu_memory_used(gpu) + SIM_CONTEXT_BYTES > world->memory_bytes
+    CUresult fault = (CUresult)world->processes[driver_process()].fault;
+    int slot = fault || gpu_memory_used(gpu) + SIM_CONTEXT_BYTES > world->memory_bytes
                    ? -1
                    : context_add(driver_process(), gpu);
     if (slot >= 0) {
@@ -63,7 +64,7 @@ CUresult context_make(CUdevice device, unsigned flags, bool primary, CUcontext *
     world_unlock();
     if (slot < 0) {
         free(c);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return fault ? fault : CUDA_ERROR_OUT_OF_MEMORY;
     }
     *context = c;
     return CUDA_SUCCESS;
@@ -211,9 +212,12 @@ CUresult stream_enqueue(const struct stream_ref *ref, struct sim_op *op, uint64_
             return waited;
         world_lock();
     }
-    if (s->generation != ref->generation) {
+    CUresult fault = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (s->generation == ref->generation)
+        fault = (CUresult)world->contexts[s->context].fault;
+    if (fault) {
         world_unlock();
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        return fault;
     }
     uint64_t at = stream_push(ref->slot, op);
     timeline_advance(world->now_ns);

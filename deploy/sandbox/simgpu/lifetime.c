@@ -1,6 +1,7 @@
 /* lifetime.c - a process's entry into the simulated driver and its way out. */
 #include <stdatomic.h>
 #include "driver.h"
+#include "mps.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int state; /* CUresult to give, + 1; 0: not initialised yet */
@@ -31,6 +32,13 @@ static CUresult initialise(void) {
     world_unlock();
     if (process < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult connected = mps_connect((uint32_t)process);
+    if (connected) {
+        world_lock();
+        process_remove((uint32_t)process);
+        world_unlock();
+        return connected;
+    }
     engine_start();
     pthread_atfork(NULL, NULL, after_fork);
     return CUDA_SUCCESS;

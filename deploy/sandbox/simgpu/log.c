@@ -144,6 +144,8 @@ void log_context(uint32_t gpu, uint32_t context) {
                                                    .gpu = gpu,
                                                    .at_ns = world->now_ns,
                                                    .start_ticks = p->start_ticks}};
+    if (c->server >= 0)
+        record.is.context.server = (uint32_t)world->servers[c->server].pid;
     memcpy(record.is.context.command, p->command, sizeof p->command);
     append(gpu, &record);
 }

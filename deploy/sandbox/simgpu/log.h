@@ -36,6 +36,7 @@ struct sim_log_record {
             uint32_t pid, uid, job, gpu;
             uint64_t at_ns, start_ticks;
             char command[16];
+            uint32_t server; /* MPS server's process, 0 without */
         } context;
         struct {
             uint32_t name;

@@ -21,7 +21,7 @@ FLAG_FAULT = 256
 _HEADER = struct.Struct("<QIIQ40s")
 _OPERATION = struct.Struct("<BBHIIIQQQQQQQQQ40x")
 _SWITCH = struct.Struct("<BBHIIIQQ96x")
-_CONTEXT = struct.Struct("<BBHIIIIIQQ16s72x")
+_CONTEXT = struct.Struct("<BBHIIIIIQQ16sI68x")
 _NAME = struct.Struct("<BBHII112s4x")
 
 
@@ -92,7 +92,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who a context belongs to. job: SLURM_JOB_ID of the process, 0 without."""
+    """Who a context belongs to. job: SLURM_JOB_ID of the process, 0 without. server: process of
+    the MPS server that it is a client of, 0 without."""
 
     number: int
     pid: int
@@ -100,6 +101,7 @@ class Context:
     job: int
     at_ns: int
     command: str
+    server: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,10 @@ def _records(path: Path, after: int) -> tuple[int, bytes]:
 
 
 def _context(raw: memoryview) -> Context:
-    _type, _zero, _flags, number, pid, uid, job, _gpu, at, _ticks, command = _CONTEXT.unpack(raw)
-    return Context(number, pid, uid, job, at, _text(command))
+    _type, _zero, _flags, number, pid, uid, job, _gpu, at, _ticks, command, server = (
+        _CONTEXT.unpack(raw)
+    )
+    return Context(number, pid, uid, job, at, _text(command), server)
 
 
 class LogReader:

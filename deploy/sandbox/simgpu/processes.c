@@ -5,10 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <fcntl.h>
-#include "world.h"
+#include "mps.h"
+#include "timeline.h"
 
 /* Start time of a process in clock ticks, 0 when it is gone or a zombie. */
-static uint64_t start_ticks(int pid) {
+uint64_t process_start_ticks(int pid) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -38,7 +39,7 @@ int process_register(void) {
         memset(p, 0, sizeof *p);
         p->pid = getpid();
         p->uid = getuid();
-        p->start_ticks = start_ticks(p->pid);
+        p->start_ticks = process_start_ticks(p->pid);
         const char *job = getenv("SLURM_JOB_ID");
         p->job = job ? (uint32_t)strtoul(job, NULL, 10) : 0;
         strncpy(p->command, program_invocation_short_name, sizeof p->command - 1);
@@ -57,12 +58,38 @@ void process_remove(uint32_t process) {
     world->processes[process].used = 0;
 }
 
+void process_fault(uint32_t process, uint32_t code) {
+    world->processes[process].fault = code;
+    for (uint32_t i = 0; i < world->contexts_top; i++)
+        if (world->contexts[i].used && world->contexts[i].process == process)
+            context_fault(i, code, false);
+}
+
+/* The worst that can come of an MPS client that dies with work on the GPU: a fault for all. */
+static void leave_server(uint32_t process) {
+    for (uint32_t i = 0; i < world->contexts_top; i++) {
+        const struct sim_context *c = &world->contexts[i];
+        bool working = false;
+        if (!c->used || c->process != process || c->server < 0)
+            continue;
+        for (uint32_t a = 0; a < c->active_count; a++) {
+            const struct sim_op *op = stream_op(c->active[a], world->streams[c->active[a]].head);
+            working |= occupies(op) && op->flags & SIM_STARTED;
+        }
+        if (working)
+            context_fault(i, SIM_ERROR_LAUNCH_FAILED, true);
+    }
+}
+
 void process_reap(void) {
     for (uint32_t i = 0; i < SIM_PROCESSES; i++) {
         const struct sim_process *p = &world->processes[i];
-        if (p->used && start_ticks(p->pid) != p->start_ticks)
+        if (p->used && process_start_ticks(p->pid) != p->start_ticks) {
+            leave_server(i);
             process_remove(i);
+        }
     }
+    mps_reap();
 }
 
 uint64_t gpu_memory_used(uint32_t gpu) {

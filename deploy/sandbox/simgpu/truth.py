@@ -46,6 +46,8 @@ class Truth:
     waited_ns: time in which training work was ready and none ran, because a fill had the GPU or
         it was being switched from or to a fill.
     waited_any_ns: the same whoever had the GPU.
+    slowed_ns: what training's kernels took longer because other processes ran beside them (MPS);
+        kernels that ran at the same time each count.
     """
 
     begin_ns: int
@@ -54,6 +56,7 @@ class Truth:
     filled_ns: int
     waited_ns: int
     waited_any_ns: int
+    slowed_ns: int
     fill: dict[int, JobUse]
     training: dict[int, JobUse]
 
@@ -91,6 +94,7 @@ class Truth:
             "filled_share": self.filled_share,
             "waited_s": self.waited_ns / 1e9,
             "waited_fraction": self.waited_fraction,
+            "slowed_s": self.slowed_ns / 1e9,
             "fill_kernels": {str(job): use.kernels for job, use in self.fill.items()},
             "fill_gpu_time_s": {str(job): use.gpu_time_ns / 1e9 for job, use in self.fill.items()},
         }
@@ -124,6 +128,24 @@ def _first_holder(log: GpuLog) -> int:
     return log.operations[0].context if log.operations else 0
 
 
+def _apart(log: GpuLog, these: Collection[int], those: Collection[int]) -> set[int]:
+    """Those of these contexts that have the GPU at other times; clients of one MPS server share
+    it."""
+    servers = {log.contexts[number].server for number in those if number in log.contexts} - {0}
+    return {number for number in these if log.contexts[number].server not in servers}
+
+
+def _running(log: GpuLog, work: list[Operation], end_ns: int) -> list[Interval]:
+    """When work was on the GPU: a kernel that waits for a peer may have been stopped meanwhile."""
+    stopped = [op for op in work if op.spins and op.ran_ns < op.end_ns - op.start_ns]
+    whole = [(op.start_ns, op.end_ns) for op in work if op not in stopped]
+    if not stopped:
+        return whole
+    own = {op.context for op in stopped}
+    away = held_by(log, _apart(log, log.contexts.keys() - own, own), end_ns)
+    return whole + subtract(union((op.start_ns, op.end_ns) for op in stopped), away)
+
+
 def job_uses(log: GpuLog, contexts: Collection[int], span: Interval) -> dict[int, JobUse]:
     """Kernels that these contexts ran within the span, by job."""
     by_job: dict[int, list[Operation]] = defaultdict(list)
@@ -151,15 +173,18 @@ def truth(
     fill: Collection[int],
     begin_ns: int | None = None,
     end_ns: int | None = None,
+    *,
+    communication_is_bubble: bool = False,
 ) -> Truth:
     """Computes the truth for these contexts (GpuLog.contexts_of).
 
     Without a range it goes from when the first training work was ready to the end of the last.
+    communication_is_bubble: training's communication is no work (as may be under MPS).
 
     Raises:
         ValueError: the training did nothing on this GPU, or the range is empty.
     """
-    work = _work(log, training)
+    work = [op for op in _work(log, training) if not (communication_is_bubble and op.communication)]
     if not work:
         raise ValueError(f"GPU {log.gpu}: none of the training contexts did any work")
     begin = min(op.ready_ns for op in work) if begin_ns is None else begin_ns
@@ -168,7 +193,7 @@ def truth(
         raise ValueError(f"GPU {log.gpu}: the range ends before it begins")
     span = (begin, end)
     wanted = _clip(((op.ready_ns, op.end_ns) for op in work), span)
-    running = _clip(((op.start_ns, op.end_ns) for op in work), span)
+    running = _clip(_running(log, work, end), span)
     bubbles = [gap for gap in gaps(wanted, begin, end) if gap[1] - gap[0] >= BUBBLE_NS]
     fill_kernels = _clip(
         ((op.start_ns, op.end_ns) for op in _work(log, fill) if op.kind == Kind.KERNEL), span
@@ -179,8 +204,9 @@ def truth(
         end_ns=end,
         bubbles=bubbles,
         filled_ns=measure(intersect(bubbles, fill_kernels)),
-        waited_ns=measure(intersect(waited, held_by(log, fill, end))),
+        waited_ns=measure(intersect(waited, held_by(log, _apart(log, fill, training), end))),
         waited_any_ns=measure(waited),
+        slowed_ns=sum(op.lost_ns for op in work if begin < op.end_ns <= end),
         fill=job_uses(log, fill, span),
         training=job_uses(log, training, span),
     )
@@ -208,6 +234,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--fill-jobs", type=_numbers, default=[], help="Slurm ids, by commas (default: siminfer)"
     )
+    parser.add_argument(
+        "--communication-is-bubble",
+        action="store_true",
+        help="training's communication is no work (MPS)",
+    )
     parser.add_argument("--begin-ns", type=int)
     parser.add_argument("--end-ns", type=int)
     options = parser.parse_args(arguments)
@@ -215,7 +246,10 @@ def main(arguments: list[str] | None = None) -> int:
         log = read_log(log_path(options.state, options.gpu))
         training = _chosen(log, options.training_jobs, "simtrain")
         fill = _chosen(log, options.fill_jobs, "siminfer")
-        result = truth(log, training, fill, options.begin_ns, options.end_ns)
+        result = truth(
+            *(log, training, fill, options.begin_ns, options.end_ns),
+            communication_is_bubble=options.communication_is_bubble,
+        )
     except (LogError, OSError, ValueError) as error:
         print(f"truth: {error}", file=sys.stderr)
         return 2

@@ -118,9 +118,28 @@ struct sim_process {
     uint32_t job; /* SLURM_JOB_ID, 0 without */
     uint64_t start_ticks;
     char command[16];
-    int32_t server; /* of its contexts */
+    int32_t server; /* MPS server that it is a client of; -1 none */
+    uint32_t fault; /* what making a context gives; 0 none */
     uint32_t share_ppm, low_priority;
     uint64_t memory_bytes[SIM_GPUS];
+};
+
+/* An MPS control daemon: a process, known by its pipe directory. */
+struct sim_daemon {
+    uint32_t used;
+    int32_t pid;
+    uint64_t start_ticks;
+    uint32_t several_users, quit;
+    char pipe[512];
+};
+
+enum sim_server_state { SIM_SERVER_WANTED = 1, SIM_SERVER_ACTIVE = 2, SIM_SERVER_FAULT = 3 };
+struct sim_server {
+    uint32_t state; /* 0: the place is free */
+    uint32_t daemon;
+    int32_t pid;
+    uint32_t uid;
+    uint64_t start_ticks;
 };
 
 /* Holder and next are contexts, or SIM_CONTEXTS + an MPS server; -1 none. */
@@ -160,6 +179,8 @@ struct sim_world {
     char names[SIM_NAMES][SIM_NAME_BYTES];
     struct sim_gpu gpus[SIM_GPUS];
     struct sim_process processes[SIM_PROCESSES];
+    struct sim_daemon daemons[SIM_SERVERS];
+    struct sim_server servers[SIM_SERVERS];
     struct sim_context contexts[SIM_CONTEXTS];
     struct sim_stream streams[SIM_STREAMS];
     struct sim_op ops[SIM_STREAMS][SIM_RING];
@@ -182,11 +203,14 @@ uint64_t settings_number(const char *environment, const char *key, uint64_t othe
 /* processes.c; call locked */
 int process_register(void); /* index of the calling process, -1 when the table is full */
 void process_remove(uint32_t process);
-void process_reap(void); /* removes processes that are gone */
+void process_fault(uint32_t process, uint32_t code); /* it alone; the others go on */
+uint64_t process_start_ticks(int pid);               /* 0: gone, or a zombie */
+void process_reap(void);                             /* removes processes that are gone */
 uint64_t gpu_memory_used(uint32_t gpu);
 
 /* contexts.c; call locked */
 #define SIM_ERROR_ILLEGAL_ADDRESS 700 /* CUDA_ERROR_ILLEGAL_ADDRESS */
+#define SIM_ERROR_LAUNCH_FAILED 719   /* CUDA_ERROR_LAUNCH_FAILED */
 int context_add(uint32_t process, uint32_t gpu);
 /* Drops its work; under MPS, if it spreads, that of all clients of the server on this GPU. */
 void context_fault(uint32_t context, uint32_t code, bool spreads);
