@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.mps_daemon import MpsDaemon, is_alive
 from deploy.sandbox.simgpu.log_file import GpuLog, Operation
 from deploy.sandbox.simgpu.truth import truth
 from tests.unit.simgpu_machine import Machine, finish, wait_line
@@ -63,9 +64,9 @@ def mps(machine: Machine, folder: Path, *options: str) -> Iterator[Mps]:
         daemon.ask("quit -t 1")
         assert not (folder / "nvidia-cuda-mps-control.pid").exists()
         deadline = time.monotonic() + 5
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        while is_alive(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not Path(f"/proc/{pid}").exists()
+        assert not is_alive(pid)
 
 
 def named(log: GpuLog, name: str) -> list[Operation]:
@@ -195,6 +196,32 @@ def test_the_control_program_lists_and_terminates_clients(tmp_path: Path) -> Non
         daemon.ask("get_client_list 1", code=1)
         daemon.ask("no_such_command", code=1)
         assert {c.server for c in machine.log().contexts.values()} == {server}
+
+
+def test_the_agents_own_code_runs_the_simulated_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path)
+    for key in ("SIMGPU_DIR", "SIMGPU_DEV"):
+        monkeypatch.setenv(key, machine.environment[key])
+    program = str(machine.built / "bin/simmps-control")
+    daemon = MpsDaemon(program, tmp_path / "mps/0", ("GPU-0",), several_users=False)
+    daemon.start(os.getuid(), 10)
+    try:
+        (server,) = daemon.servers()
+        client = machine.start(
+            "s = gpu.stream(); gpu.launch('sim_endless', 10, s); print('up', flush=True)\n"
+            "assert gpu.cuda.cuStreamSynchronize(s) == 810\n",
+            CUDA_MPS_PIPE_DIRECTORY=str(daemon.pipe),
+        )
+        wait_line(client, "up")
+        assert daemon.clients() == {client.pid: server}
+        assert daemon.terminate([client.pid], 5) == [client.pid]
+        finish(client)
+    finally:
+        daemon.stop(5)
+    assert not is_alive(server)
+    assert daemon.process_id() is None
 
 
 FAULTS = {
