@@ -89,6 +89,21 @@ def test_an_unknown_operation_runs_alone(gate: Gate) -> None:
     assert gate.decide(NOW + 110 * US, 10 * US) == Closed.OPEN
 
 
+def test_a_short_unknown_operation_runs_alone(gate: Gate) -> None:
+    """What it counts as would leave room; but nobody knows what it takes."""
+    lib, handle = gate.lib, gate.handle
+    gpu = Gpu(gate)
+    lib.glue_launch(handle, 0, SHAPE, NOW, 10 * US, 1)
+    assert gate.decide(NOW, 10 * US) == Closed.IN_FLIGHT
+    gpu.word.value = 1
+    gpu.look(NOW + 20 * US)
+    assert gate.decide(NOW + 20 * US, 10 * US) == Closed.OPEN
+    lib.glue_learn(handle, SHAPE + 1, 10 * US, 1)
+    gpu.launch(NOW + 20 * US, 10 * US, SHAPE + 1)
+    assert gate.decide(NOW + 20 * US, 10 * US) == Closed.OPEN
+    assert gate.decide(NOW + 20 * US, 10 * US, alone=True) == Closed.IN_FLIGHT
+
+
 def test_budget_bounds_what_is_in_flight(gate: Gate) -> None:
     gate.lib.glue_learn(gate.handle, SHAPE, 100 * US, 1)
     gpu = Gpu(gate)
