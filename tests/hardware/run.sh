@@ -1,7 +1,7 @@
 #!/bin/bash
 # The measurements that need a real GPU, on a GPU host (with or without network), as root:
-#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [bench] [chaos]
-#                                                             default: all but bench and chaos
+#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [faults] [mps] [bench] [chaos]
+# Default: stall, power, start and demo.
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
 # chaos: tests/chaos for SFILL_CHAOS_MINUTES (8), with SFILL_CHAOS_SEED (1); two minutes more in all.
@@ -38,6 +38,13 @@ bench() {
 stage_stall() { with_sandbox bench; }
 stage_power() { with_sandbox bench --infer-batch 64 --rounds 8 --pairs 0 --name stall-power; }
 stage_start() { "$python" -m tests.hardware.start --out "$out" --driver "$driver"; }
+stage_faults() { "$python" -m tests.hardware.faults --out "$out" --driver "$driver"; }
+stage_mps() {
+    with_sandbox "$python" -m tests.hardware.mps --sandbox "$sandbox" --out "$out" \
+        --driver "$driver" || return 1
+    # `down` leaves no daemon; nobody may be there to reap a dead one.
+    ! ps -eo stat=,args= | grep -v '^Z' | grep '[n]vidia-cuda-mps'
+}
 stage_bench() { with_sandbox cells; }
 cells() {
     local known=() file
@@ -62,7 +69,7 @@ stage_demo() {
 failed=0
 for stage in "${stages[@]}"; do
     declare -F "stage_$stage" >/dev/null || {
-        echo "tests/hardware/run.sh: $stage is no stage; they are stall, power, start, demo, bench, chaos" >&2
+        echo "tests/hardware/run.sh: $stage is no stage; see its first lines" >&2
         exit 2
     }
     started=$SECONDS
