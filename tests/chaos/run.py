@@ -20,7 +20,7 @@ BLOCKS_APART_S = 40.0
 PAUSE_S = (0.2, 2.5)
 START_S = 120.0
 REFILL_S = 30.0
-TAIL_S = 35.0
+TAIL_S = 25.0
 """The training outlives the storm by so much: what is under way gets done beside it."""
 
 
