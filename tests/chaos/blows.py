@@ -63,12 +63,13 @@ class Storm:
 
     # Fills
 
-    def _running(self) -> list[int]:
+    def running(self) -> list[int]:
+        """Fill jobs that run."""
         return [job for job in self.fills if self.cluster.state(job) == "RUNNING"]
 
     def _process(self) -> tuple[int, int] | None:
         """A fill's job and process id."""
-        found = [(job, pid) for job in self._running() for pid in self.processes(job)]
+        found = [(job, pid) for job in self.running() for pid in self.processes(job)]
         return self.random.choice(found) if found else None
 
     def processes(self, job: int) -> list[int]:
@@ -108,7 +109,7 @@ class Storm:
         return f"job {job} for {stopped_s:.2f} s"
 
     def requeue_fill(self) -> str:
-        running = self._running()
+        running = self.running()
         if not running:
             return "no fill runs"
         job = self.random.choice(running)
@@ -116,7 +117,7 @@ class Storm:
         return f"job {job}{': ' + answer.stderr.strip() if answer.returncode else ''}"
 
     def cancel_fill(self) -> str:
-        running = self._running()
+        running = self.running()
         if not running:
             return "no fill runs"
         job = self.random.choice(running)

@@ -13,7 +13,8 @@ from tests.chaos.workload import Workload, iterations_ms
 from tests.cluster.cluster import Cluster
 from tests.cluster.workloads import wait_lends
 
-FILLS = 2
+FILLS, FILLS_AT_MOST = 2, 4
+"""Running fills that are kept up; those that Slurm lets wait after a requeue come on top."""
 SETTLE_S = 1.0
 BLOCK_S = 5.0
 BLOCKS_APART_S = 40.0
@@ -69,7 +70,8 @@ class Run:
         self.cluster.wait_end(self.host, TAIL_S + 240.0)
 
     def _refill(self) -> None:
-        while len(self.storm.unfinished()) < FILLS:
+        waiting, running = self.storm.unfinished(), self.storm.running()
+        for _ in range(min(FILLS - len(running), FILLS_AT_MOST - len(waiting))):
             self.storm.fills.append(self.workload.submit_fill(self.cluster))
 
     def _wait_filling(self) -> None:
