@@ -20,7 +20,7 @@ AGENT, CONTROLLER = "sfilld-n1", "sfillctld"
 SHUT_WITHIN_NS = 1_000_000_000
 """Without a living agent, or once the switch is off, fill has stopped after so long."""
 KNOWN_AFTER_S = 5.0
-"""An agent that is killed sooner after its start may not have written down that it began."""
+"""An agent that is ended sooner after its start may not have written down that it began."""
 GRACE_S = 15.0
 
 
@@ -139,7 +139,7 @@ class Storm:
         self.cluster.start(daemon)
         if daemon == AGENT:
             young = gone_ns / 1e9 - self._agent_since_s < KNOWN_AFTER_S
-            self.agent_starts += 0 if kill and young else 1
+            self.agent_starts += 0 if young else 1
             self._agent_since_s = time.monotonic()
             self._is_shut(gone_ns, back_ns)
         return away_s
