@@ -1,6 +1,6 @@
 #!/bin/bash
 # The measurements that need a real GPU, on a GPU host (with or without network), as root:
-#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [faults] [mps] [bench] [chaos]
+#   bash tests/hardware/run.sh [stall] [power] [start] [demo] [rescue] [faults] [mps] [bench] [chaos]
 # Default: stall, power, start and demo.
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
@@ -38,6 +38,10 @@ bench() {
 stage_stall() { with_sandbox bench; }
 stage_power() { with_sandbox bench --infer-batch 64 --rounds 8 --pairs 0 --name stall-power; }
 stage_start() { "$python" -m tests.hardware.start --out "$out" --driver "$driver"; }
+stage_rescue() {
+    with_sandbox "$python" -m tests.hardware.rescue --sandbox "$sandbox" --out "$out" \
+        --driver "$driver"
+}
 stage_faults() { "$python" -m tests.hardware.faults --out "$out" --driver "$driver"; }
 stage_mps() {
     with_sandbox "$python" -m tests.hardware.mps --sandbox "$sandbox" --out "$out" \
