@@ -16,6 +16,8 @@
 /* Predictions are good to that; what should have ended before training's return did, and only the
  * marker behind it had to wait for training. */
 #define FORESEEN_NS 50000u
+#define FORETOLD_OPS 32     /* operations at the head that may be thought to have ended ... */
+#define FORETOLD_NS 200000u /* ... of so much time at most: what shares a marker */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -24,11 +26,19 @@ struct flown *flight_op(struct flight *flight, uint64_t ticket) {
     return &flight->ops[ticket % FLIGHT_OPS];
 }
 
-/* What the oldest operation has had of its time by now; it need not be waited for any more. */
+/* What the oldest operations should have had of their time by now: they need not be waited for
+ * any more. Only as far as one marker may stand for; further on it is known what has ended. */
 static uint64_t elapsed(const struct flight *flight, uint64_t now_ns) {
     const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
     uint64_t begin = later(op->release_ns, flight->last_done_ns);
-    return now_ns > begin ? sooner(now_ns - begin, sooner(op->mean_ns, op->bound_ns)) : 0;
+    uint64_t most_ns = sooner(op->mean_ns, op->bound_ns);
+    for (uint64_t i = flight->head + 1; i < flight->tail && i < flight->head + FORETOLD_OPS; i++) {
+        op = &flight->ops[i % FLIGHT_OPS];
+        if (op->state != FLOWN_ISSUED || !op->trusted || most_ns + op->mean_ns > FORETOLD_NS)
+            break;
+        most_ns += sooner(op->mean_ns, op->bound_ns);
+    }
+    return now_ns > begin ? sooner(now_ns - begin, most_ns) : 0;
 }
 
 uint64_t flight_left(const struct flight *flight, uint64_t now_ns) {
@@ -52,6 +62,7 @@ uint64_t flight_release(struct flight *flight, const struct flown *op) {
     if (flight->count++ == 0)
         flight->progress_ns = op->release_ns;
     flight->alone += own->alone;
+    flight->launching += !own->blocking;
     flight->in_flight_ns += own->bound_ns;
     return ticket;
 }
@@ -62,6 +73,8 @@ void flight_remove(struct flight *flight, struct flown *op) {
     flight->count--;
     if (op->state == FLOWN_ISSUED)
         flight->streams[op->stream].pending--;
+    else
+        flight->launching -= !op->blocking;
     op->state = FLOWN_NONE;
     while (flight->head < flight->tail && flight_op(flight, flight->head)->state == FLOWN_NONE)
         flight->head++;
@@ -78,6 +91,7 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
     op->issued_ns = now_ns;
     op->value = ++own->issued;
     op->state = FLOWN_ISSUED;
+    flight->launching -= !op->blocking;
     own->pending++;
     if (own->unmarked_ns == 0)
         own->unmarked_since_ns = now_ns;
@@ -249,6 +263,8 @@ static void collect_timed(struct flight *flight, uint64_t now_ns, uint64_t epoch
                 continue;
             uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
             struct flight_time *time = next_time(flight, stream, value);
+            if (time && time->at_ns > now_ns)
+                continue; /* whether training was back by then has not been looked at yet */
             if (time && (!first || time->at_ns < first->at_ns)) {
                 first = time;
                 at = i;
@@ -272,11 +288,9 @@ void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_
         struct flight_stream *stream = &flight->streams[i];
         if (!stream->pending)
             continue;
+        if (stream->times_head != stream->times_tail)
+            continue; /* up to there an event will tell, also if the word has come since */
         uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
-        if (stream->times_head != stream->times_tail) /* what came since belongs to an event */
-            value =
-                later(stream->done,
-                      sooner(value, stream->times[stream->times_head % FLIGHT_TIMES].value - 1));
         if (value <= stream->done)
             continue;
         stream->done = value;
@@ -322,11 +336,12 @@ void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, ui
 
 uint64_t flight_room_at(const struct flight *flight, uint64_t bound_ns, bool alone,
                         uint64_t budget_ns) {
-    uint64_t end_ns = flight_next_end(flight), over_ns = flight->in_flight_ns + bound_ns;
+    uint64_t over_ns = flight->in_flight_ns + bound_ns;
+    if (alone || flight->alone || over_ns <= budget_ns || flight->count == 0)
+        return flight_next_end(flight);
     const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
-    if (alone || flight->alone || over_ns <= budget_ns || over_ns - budget_ns >= op->mean_ns)
-        return end_ns;
-    return end_ns - op->mean_ns + (over_ns - budget_ns);
+    uint64_t begin_ns = later(op->release_ns, flight->last_done_ns);
+    return begin_ns + (over_ns - budget_ns);
 }
 
 uint64_t flight_look_after(const struct flight *flight) {
