@@ -29,6 +29,7 @@ bool monitor_bubble_try_open(unsigned gpu, enum sfill_cause cause) {
     uint64_t sequence = atomic_load(&section->bubble_seq);
     if (!(sequence & 1)) {
         atomic_store(&section->bubble_begin_ns, shim_now_ns());
+        monitor_count_launches(); /* they tell where in its rhythm the job stands */
         atomic_store(&section->bubble_cause, (uint32_t)cause);
         atomic_store(&section->bubble_seq, ++sequence);
         /* A launch counts itself, then looks for a bubble. If it looked before the line above,

@@ -113,6 +113,19 @@ uint64_t glue_in_flight(const struct gate_gpu *gpu) { return gpu->flight.in_flig
 uint32_t glue_count(const struct gate_gpu *gpu) { return gpu->flight.count; }
 const struct sfill_fill_board *glue_board(void) { return gate.board; }
 
+enum { BY_POSITION, BY_CAUSE };
+
+/* Would work of this length outlast the open bubble of a board, says one kind of prediction? */
+uint64_t glue_outlasts(const struct sfill_training_board *board, uint32_t cause, int kind,
+                       uint64_t age_ns, uint64_t length_ns) {
+    static struct predictor predictor;
+    if (kind == BY_POSITION)
+        predict_refresh(&predictor, (uint64_t)(uintptr_t)board, board, 0, cause);
+    else
+        predict_by_cause(&predictor, (uint64_t)(uintptr_t)board, board, 0, cause);
+    return predict_ends_within(&predictor, age_ns, length_ns);
+}
+
 /* A training process: issues and finishes work by the monitor's rules, as fast as it can. What
  * the GPU truly does is told by `truth`: even while it computes, odd while it is idle. */
 struct racer {

@@ -16,6 +16,7 @@ SHIM = ROOT / "agent" / "shim"
 # gate_idle and gate_policy are in gate_between.c.
 PARTS = (
     "gate_predict",
+    "gate_rhythm",
     "gate_decide",
     "durations",
     "inflight",
@@ -64,6 +65,7 @@ def library() -> ctypes.CDLL:
         "glue_count": (ctypes.c_uint32, [pointer]),
         "glue_board": (ctypes.POINTER(FillBoard), []),
         "glue_at_moment": (None, [MOMENT]),
+        "glue_outlasts": (u64, [pointer, ctypes.c_uint32, integer, u64, u64]),
         "glue_race": (u64, [pointer, ctypes.c_char_p, u64, ctypes.POINTER(u64)]),
     }
     for name, (result, arguments) in signatures.items():
