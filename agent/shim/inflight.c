@@ -16,8 +16,6 @@
 /* Predictions are good to that; what should have ended before training's return did, and only the
  * marker behind it had to wait for training. */
 #define FORESEEN_NS 50000u
-#define FORETOLD_OPS 32     /* operations at the head that may be thought to have ended ... */
-#define FORETOLD_NS 200000u /* ... of so much time at most: what shares a marker */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -26,19 +24,11 @@ struct flown *flight_op(struct flight *flight, uint64_t ticket) {
     return &flight->ops[ticket % FLIGHT_OPS];
 }
 
-/* What the oldest operations should have had of their time by now: they need not be waited for
- * any more. Only as far as one marker may stand for; further on it is known what has ended. */
+/* What the oldest operation has had of its time by now; it need not be waited for any more. */
 static uint64_t elapsed(const struct flight *flight, uint64_t now_ns) {
     const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
     uint64_t begin = later(op->release_ns, flight->last_done_ns);
-    uint64_t most_ns = sooner(op->mean_ns, op->bound_ns);
-    for (uint64_t i = flight->head + 1; i < flight->tail && i < flight->head + FORETOLD_OPS; i++) {
-        op = &flight->ops[i % FLIGHT_OPS];
-        if (op->state != FLOWN_ISSUED || !op->trusted || most_ns + op->mean_ns > FORETOLD_NS)
-            break;
-        most_ns += sooner(op->mean_ns, op->bound_ns);
-    }
-    return now_ns > begin ? sooner(now_ns - begin, most_ns) : 0;
+    return now_ns > begin ? sooner(now_ns - begin, sooner(op->mean_ns, op->bound_ns)) : 0;
 }
 
 uint64_t flight_left(const struct flight *flight, uint64_t now_ns) {
@@ -336,12 +326,11 @@ void flight_returned(struct flight *flight, uint64_t ticket, uint64_t now_ns, ui
 
 uint64_t flight_room_at(const struct flight *flight, uint64_t bound_ns, bool alone,
                         uint64_t budget_ns) {
-    uint64_t over_ns = flight->in_flight_ns + bound_ns;
-    if (alone || flight->alone || over_ns <= budget_ns || flight->count == 0)
-        return flight_next_end(flight);
+    uint64_t end_ns = flight_next_end(flight), over_ns = flight->in_flight_ns + bound_ns;
     const struct flown *op = &flight->ops[flight->head % FLIGHT_OPS];
-    uint64_t begin_ns = later(op->release_ns, flight->last_done_ns);
-    return begin_ns + (over_ns - budget_ns);
+    if (alone || flight->alone || over_ns <= budget_ns || over_ns - budget_ns >= op->mean_ns)
+        return end_ns;
+    return end_ns - op->mean_ns + (over_ns - budget_ns);
 }
 
 uint64_t flight_look_after(const struct flight *flight) {

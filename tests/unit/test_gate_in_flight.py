@@ -144,7 +144,8 @@ def test_gpu_time_of_a_saturating_fill_is_exact(length: int, poll: int, depth: i
     gpu.look(end + 300 * MS)
     total = sum(use.gpu_time_ns for use in records(gate)) - before
     assert total == pytest.approx(gpu.busy_ns, rel=0.04)
-    assert gate.lib.glue_mean(gate.handle, SHAPE) == pytest.approx(length * US, rel=0.25)
+    coarse = max(0.25 * length, 1.5 * poll) * US  # one length can't be told better than looks come
+    assert gate.lib.glue_mean(gate.handle, SHAPE) == pytest.approx(length * US, abs=coarse)
     gate.close()
 
 
