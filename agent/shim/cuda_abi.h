@@ -20,6 +20,7 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
@@ -67,6 +68,7 @@ enum {
     CU_MEMHOSTREGISTER_DEVICEMAP = 2,
     CU_MEMHOSTREGISTER_READ_ONLY = 8,
     CU_MEM_ATTACH_GLOBAL = 1,
+    CU_GRAPH_INSTANTIATE_UPLOAD = 2,
     CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH = 4,
     CU_PROC_ADDRESS_DEFAULT = 0,
     CU_PROC_ADDRESS_LEGACY_STREAM = 1,

@@ -76,6 +76,25 @@ void durations_tried(struct durations *table, uint64_t shape) {
     entry->exact = 0; /* what it takes now counts */
 }
 
+void durations_forget(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (entry)
+        *entry = (struct duration){0};
+}
+
+void durations_changed(struct durations *table, uint64_t shape) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry)
+        return;
+    entry->changed = true;
+    entry->exact = entry->loose = entry->trials = 0;
+}
+
+void durations_forget_all(struct durations *table) {
+    for (int i = 0; i < DURATIONS_ENTRIES; i++)
+        table->entries[i] = (struct duration){0};
+}
+
 void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns) {
     struct duration *entry = shape ? find(table, shape) : NULL;
     if (!entry) {
@@ -93,8 +112,11 @@ void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool 
     double sample = (double)ns;
     if (!entry) {
         entry = make_room(table, shape);
-        entry->mean_ns = entry->peak_ns = sample;
+        entry->changed = true;
     }
+    if (entry->changed)
+        entry->mean_ns = entry->peak_ns = sample;
+    entry->changed = false;
     entry->used = ++table->clock;
     if (sample < entry->mean_ns / 2)
         entry->trials = 0;

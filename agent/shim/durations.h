@@ -15,6 +15,7 @@ struct duration {
     uint32_t exact;  /* samples that began when an earlier operation ended */
     uint32_t trials; /* that have found it as long as was thought, since it last ran short */
     uint32_t loose;  /* samples that hold launch latency too: upper bounds */
+    bool changed;    /* it is another one now; the next sample replaces all before */
 };
 
 struct durations {
@@ -40,4 +41,10 @@ void durations_tried(struct durations *table, uint64_t shape);
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);
 /* Takes in a measurement that may hold time of others: moves the mean towards its median. */
 void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns);
+
+/* The shape is no more what it was. forget: nothing is known of it; changed: its next sample is
+ * all that is known, until then it counts as what it was. */
+void durations_forget(struct durations *table, uint64_t shape);
+void durations_changed(struct durations *table, uint64_t shape);
+void durations_forget_all(struct durations *table);
 #endif

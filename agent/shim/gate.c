@@ -45,11 +45,15 @@ static void gate_before(struct shim_op *op) {
     op->cookie[0] = 0;
     if (op->kind == SHIM_OP_SETUP)
         before_setup(op);
-    if (!is_gated(op->kind))
+    if (!is_gated(op->kind) && !op->writes)
         return;
     struct gate_context *context = followed(op->stream);
     if (!context)
-        return; /* no context at all: the driver refuses by itself */
+        return;       /* no context at all: the driver refuses by itself */
+    if (op->writes) { /* a few words: no time to account for, but the GPU turns to us for them */
+        gate_wait_open(gate_context_gpu(context));
+        return;
+    }
     op->cookie[0] = gate_wait(context, op) + 1;
     op->cookie[1] = (uint64_t)(uintptr_t)context;
 }
@@ -104,10 +108,7 @@ static void gate_capture_end(CUstream stream) {
 }
 
 /* What could reach the GPU without passing here is refused. */
-static bool gate_allows(enum shim_feature feature) {
-    return feature != SHIM_DEVICE_GRAPH_LAUNCH && feature != SHIM_EXTERNAL_SEMAPHORE &&
-           feature != SHIM_UNKNOWN_FORM;
-}
+static bool gate_allows(enum shim_feature feature) { return feature == SHIM_MANAGED_MEMORY; }
 
 const struct shim_role_ops gate_ops = {
     .before = gate_before,
@@ -117,6 +118,8 @@ const struct shim_role_ops gate_ops = {
     .stream_destroying = gate_stream_forget,
     .capture_begin = gate_capture_begin,
     .capture_end = gate_capture_end,
+    .module_unloading = gate_forget_functions,
+    .graph_changing = gate_forget_graph,
     .memory_ask = memory_ask,
     .memory_took = memory_took,
     .memory_freed = memory_freed,

@@ -93,6 +93,10 @@ uint64_t gate_wait(struct gate_context *context, const struct shim_op *op);
 /* Waits only until the gate is open: contexts, modules, allocations. */
 void gate_wait_open(struct gate_gpu *gpu);
 
+/* gate_forget.c: what was learned of handles that end or change. */
+void gate_forget_functions(CUmodule module);
+void gate_forget_graph(uint64_t shape, bool gone);
+
 /* gate_helper.c: the helper thread. */
 bool gate_helper_start(void);
 void gate_helper_wake(void);

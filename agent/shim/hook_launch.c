@@ -1,4 +1,4 @@
-/* hook_launch.c - hooks of kernel launches and of what turns kernels into graphs. */
+/* hook_launch.c - hooks of kernel launches, and of ways to the GPU that a role may refuse. */
 #include "hooks.h"
 
 #define HOOK(symbol, parameters)                                                                   \
@@ -98,12 +98,30 @@ EX_HOOK(cuLaunchKernelEx_ptsz, true)
 
 #define MULTI_PARAMETERS (CUDA_LAUNCH_PARAMS * launches, unsigned count, unsigned flags)
 enum { MULTI_MOST = 64 };
+
+/* Tells the role of one of several launches with the context of its stream current: each is on
+ * another GPU. */
+static void before_there(const struct shim_role_ops *role, struct shim_op *op) {
+    CUresult (*context_of)(CUstream, CUcontext *) =
+        (CUresult(*)(CUstream, CUcontext *))real_symbol("cuStreamGetCtx");
+    CUresult (*push)(CUcontext) = (CUresult(*)(CUcontext))real_symbol("cuCtxPushCurrent_v2");
+    CUresult (*pop)(CUcontext *) = (CUresult(*)(CUcontext *))real_symbol("cuCtxPopCurrent_v2");
+    CUcontext context = NULL, popped;
+    bool pushed = context_of && push && pop && context_of(op->stream, &context) == CUDA_SUCCESS &&
+                  push(context) == CUDA_SUCCESS;
+    role->before(op);
+    if (pushed)
+        pop(&popped);
+}
+
 /* One launch on each of several streams: the role is told of every one, before any starts. */
 HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
     CUresult(*real) MULTI_PARAMETERS = REAL(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS);
     if (!real)
         return hook_missing();
-    const struct shim_role_ops *role = count <= MULTI_MOST ? hook_enter() : NULL;
+    if (count > MULTI_MOST) /* no machine has so many GPUs; the driver would refuse it too */
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct shim_role_ops *role = hook_enter();
     struct shim_op ops[MULTI_MOST];
     for (unsigned i = 0; role && i < count; i++) {
         const CUDA_LAUNCH_PARAMS *launch = &launches[i];
@@ -112,7 +130,7 @@ HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
                            (unsigned[]){launch->blockDimX, launch->blockDimY, launch->blockDimZ},
                            launch->sharedMemBytes, hook_stream(launch->hStream, false));
         if (role->before)
-            role->before(&ops[i]);
+            before_there(role, &ops[i]);
     }
     CUresult result = real(launches, count, flags);
     for (unsigned i = 0; role && i < count; i++)
@@ -122,43 +140,6 @@ HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
     return result;
 }
 
-#define INSTANTIATE_PARAMETERS                                                                     \
-    (CUgraphExec * made, CUgraph graph, void *error_node, char *text, size_t text_bytes)
-HOOK(cuGraphInstantiate, INSTANTIATE_PARAMETERS) {
-    CUresult(*real) INSTANTIATE_PARAMETERS = REAL(cuGraphInstantiate, INSTANTIATE_PARAMETERS);
-    return real ? real(made, graph, error_node, text, text_bytes) : hook_missing();
-}
-HOOK(cuGraphInstantiate_v2, INSTANTIATE_PARAMETERS) {
-    CUresult(*real) INSTANTIATE_PARAMETERS = REAL(cuGraphInstantiate_v2, INSTANTIATE_PARAMETERS);
-    return real ? real(made, graph, error_node, text, text_bytes) : hook_missing();
-}
-
-#define WITH_FLAGS_PARAMETERS (CUgraphExec * made, CUgraph graph, unsigned long long flags)
-HOOK(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS) {
-    CUresult(*real) WITH_FLAGS_PARAMETERS =
-        REAL(cuGraphInstantiateWithFlags, WITH_FLAGS_PARAMETERS);
-    if (!real)
-        return hook_missing();
-    if ((flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) && !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    return real(made, graph, flags);
-}
-
-#define WITH_PARAMS_PARAMETERS                                                                     \
-    (CUgraphExec * made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters)
-#define WITH_PARAMS_HOOK(symbol)                                                                   \
-    HOOK(symbol, WITH_PARAMS_PARAMETERS) {                                                         \
-        CUresult(*real) WITH_PARAMS_PARAMETERS = REAL(symbol, WITH_PARAMS_PARAMETERS);             \
-        if (!real)                                                                                 \
-            return hook_missing();                                                                 \
-        if (parameters && (parameters->flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH) &&              \
-            !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))                                                \
-            return CUDA_ERROR_NOT_SUPPORTED;                                                       \
-        return real(made, graph, parameters);                                                      \
-    }
-WITH_PARAMS_HOOK(cuGraphInstantiateWithParams)
-WITH_PARAMS_HOOK(cuGraphInstantiateWithParams_ptsz)
-
 #define SEMAPHORE_PARAMETERS (void **made, const void *description)
 HOOK(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS) {
     CUresult(*real) SEMAPHORE_PARAMETERS = REAL(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS);
@@ -167,3 +148,14 @@ HOOK(cuImportExternalSemaphore, SEMAPHORE_PARAMETERS) {
     return hook_allows(SHIM_EXTERNAL_SEMAPHORE) ? real(made, description)
                                                 : CUDA_ERROR_NOT_SUPPORTED;
 }
+
+/* Both move all of a process's device memory, whichever process calls. */
+#define CHECKPOINT_HOOK(symbol)                                                                    \
+    HOOK(symbol, (int process, void *arguments)) {                                                 \
+        CUresult (*real)(int, void *) = REAL(symbol, (int, void *));                               \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        return hook_allows(SHIM_CHECKPOINT) ? real(process, arguments) : CUDA_ERROR_NOT_SUPPORTED; \
+    }
+CHECKPOINT_HOOK(cuCheckpointProcessCheckpoint)
+CHECKPOINT_HOOK(cuCheckpointProcessRestore)

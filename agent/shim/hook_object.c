@@ -168,14 +168,17 @@ STREAM_HOOK(cuGreenCtxStreamCreate,
 STREAM_DESTROY_HOOK(cuStreamDestroy)
 STREAM_DESTROY_HOOK(cuStreamDestroy_v2)
 
-HOOK(cuModuleUnload, (CUmodule module)) {
-    CUresult (*real)(CUmodule) = REAL(cuModuleUnload, (CUmodule));
-    if (!real)
-        return hook_missing();
-    const struct shim_role_ops *role = hook_enter();
-    if (role && role->module_unloading)
-        role->module_unloading(module);
-    CUresult result = real(module);
-    hook_leave(role);
-    return result;
-}
+#define UNLOAD_HOOK(symbol, type, module)                                                          \
+    HOOK(symbol, (type handle)) {                                                                  \
+        CUresult (*real)(type) = REAL(symbol, (type));                                             \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        const struct shim_role_ops *role = hook_enter();                                           \
+        if (role && role->module_unloading)                                                        \
+            role->module_unloading(module);                                                        \
+        CUresult result = real(handle);                                                            \
+        hook_leave(role);                                                                          \
+        return result;                                                                             \
+    }
+UNLOAD_HOOK(cuModuleUnload, CUmodule, handle)
+UNLOAD_HOOK(cuLibraryUnload, CUlibrary, NULL)

@@ -30,6 +30,8 @@ static uint64_t bytes_batch(const size_t *sizes, size_t count) {
 #define STREAM_SET(count) SIZED(SHIM_OP_SET, count, stream, false)
 #define STREAM_WAIT (.kind = SHIM_OP_WAIT, .stream = stream)
 #define STREAM_OTHER (.kind = SHIM_OP_OTHER, .stream = stream)
+#define STREAM_WRITE (.kind = SHIM_OP_OTHER, .stream = stream, .writes = true)
+#define STREAM_BATCH (.kind = SHIM_OP_WAIT, .stream = stream, .writes = true)
 #define SETUP_HERE (.kind = SHIM_OP_SETUP, .device = -1)
 #define UNWRAP(...) __VA_ARGS__
 
@@ -116,6 +118,28 @@ static bool same_name(const char *symbol, const char *name, size_t length) {
     if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '1' && rest[2] <= '9')
         rest += 3;
     return *rest == '\0' || strcmp(rest, "_ptsz") == 0 || strcmp(rest, "_ptds") == 0;
+}
+
+static bool begins(const char *name, const char *with) {
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+bool hook_looks_unhooked(const char *name) {
+    static const char *const beginnings[] = {"cuLaunch", "cuMemcpy", "cuMemset", "cuGraphLaunch",
+                                             "cuMemPrefetch"};
+    if (!begins(name, "cu"))
+        return false;
+    /* Not what every runtime asks for: notices about memory, a display's buffers. */
+    bool looks = strstr(name, "Async") && !strstr(name, "AsyncNotification") &&
+                 !strstr(name, "MapBufferObject");
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
+        looks |= begins(name, beginnings[i]);
+    for (int id = 0; looks && id < HOOK_COUNT; id++) {
+        size_t length = strcspn(hook_list[id].symbol, "_");
+        looks = strncmp(hook_list[id].symbol, name, length) != 0 ||
+                (name[length] != '\0' && name[length] != '_');
+    }
+    return looks;
 }
 
 /* True when the answer is an exported function of an ABI that the table does not know: wrapping

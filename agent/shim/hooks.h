@@ -39,6 +39,8 @@ int hook_by_symbol(const char *symbol);
  * the name; HOOK_UNKNOWN_FORM: it has, but not in this ABI. */
 enum { HOOK_NONE = -1, HOOK_UNKNOWN_FORM = -2 };
 int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_thread);
+/* A name that the table lacks and that by its look starts work: from a newer driver. */
+bool hook_looks_unhooked(const char *name);
 /* What a call answers whose real function is missing. */
 CUresult hook_missing(void);
 
@@ -128,8 +130,8 @@ static inline uint64_t shape_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
     return hash ^ (hash >> 29);
 }
-static inline uint64_t shape_object(const void *object) {
-    return shape_mix(2, (uint64_t)(uintptr_t)object) | 1;
+static inline uint64_t shape_graph(CUgraphExec graph) {
+    return shape_mix(2, (uint64_t)(uintptr_t)graph) | 1;
 }
 /* Copies of about the same size (to a power of two) take about the same time. */
 static inline uint64_t shape_bytes(enum shim_op_kind kind, uint64_t bytes) {

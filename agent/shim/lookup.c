@@ -86,12 +86,26 @@ static void *dlsym_global(void *handle, const char *name) {
 
 static void *not_found(void) { return NULL; }
 
+/* NULL, and dlerror() says that there is none: callers print what it says. */
+static void *refuse(void *handle, const char *name) {
+    (void)name;
+    void *volatile found = real_dlsym()(handle, "a launch call that libspecinf.so does not know");
+    return found;
+}
+
+/* A launch call of a newer driver, that the role does not let pass. Names of other libraries do
+ * not get here: the driver must have the function. */
+static bool is_refused(const char *name) {
+    return name && name[0] == 'c' && name[1] == 'u' && hook_looks_unhooked(name) &&
+           real_symbol(name) && !hook_allows(SHIM_UNKNOWN_FORM);
+}
+
 void *lookup_dlsym_target(void *handle, const char *name) {
     dlsym_fn real = real_dlsym();
     if (!real)
         return (void *)not_found;
     if (hook_of(name) < 0)
-        return (void *)real;
+        return is_refused(name) ? (void *)refuse : (void *)real;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
     return special ? (void *)dlsym_global : (void *)dlsym_by_handle;
 }
@@ -101,6 +115,8 @@ void *lookup_dlvsym_target(void *handle, const char *name) {
     if (!real)
         return (void *)not_found;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    if (is_refused(name))
+        return (void *)refuse;
     return hook_of(name) < 0 || special ? (void *)real : (void *)dlvsym_by_handle;
 }
 
@@ -114,7 +130,8 @@ static CUresult replace(const char *name, void **answer, int version, uint64_t f
     else if (flags & CU_PROC_ADDRESS_LEGACY_STREAM)
         per_thread = false;
     int id = hook_by_answer(name, *answer, version, per_thread);
-    if (id == HOOK_UNKNOWN_FORM && !hook_allows(SHIM_UNKNOWN_FORM)) {
+    bool unseen = id == HOOK_UNKNOWN_FORM || (id == HOOK_NONE && hook_looks_unhooked(name));
+    if (unseen && !hook_allows(SHIM_UNKNOWN_FORM)) {
         *answer = NULL;
         return CUDA_ERROR_NOT_FOUND;
     }

@@ -27,6 +27,7 @@ struct shim_op {
     CUstream stream; /* NULL never: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD instead */
     bool per_thread; /* called by the per-thread-default-stream variant of the API */
     bool blocking;   /* the call returns only when the operation is done (cuMemcpy ...) */
+    bool writes;     /* SHIM_OP_WAIT, SHIM_OP_OTHER: has the GPU write or map a few words */
     uint64_t shape;  /* hash of function or graph identity and launch shape or bytes; 0 unknown */
     CUfunction function; /* kernels */
     uint64_t bytes;      /* copies and sets */
@@ -39,7 +40,9 @@ enum shim_feature {
     SHIM_MANAGED_MEMORY = 1,      /* cuMemAllocManaged */
     SHIM_DEVICE_GRAPH_LAUNCH = 2, /* instantiating a graph that kernels may launch */
     SHIM_EXTERNAL_SEMAPHORE = 3,  /* cuImportExternalSemaphore */
-    SHIM_UNKNOWN_FORM = 4         /* a hooked name in an ABI newer than the table: goes unseen */
+    SHIM_UNKNOWN_FORM = 4,        /* a hooked name in an ABI newer than the table, or a launch call
+                                   * that the table lacks: goes unseen */
+    SHIM_CHECKPOINT = 5           /* cuCheckpointProcessCheckpoint, ...Restore */
 };
 
 /* What a blocking call waits for. */
@@ -69,7 +72,10 @@ struct shim_role_ops {
     void (*stream_destroying)(CUstream stream);
     void (*capture_begin)(CUstream stream, int mode);
     void (*capture_end)(CUstream stream);
+    /* Before a module or (then NULL) a library ends: handles of functions will be used again. */
     void (*module_unloading)(CUmodule module);
+    /* Before the graph that is launched with this shape changes or ends. */
+    void (*graph_changing)(uint64_t shape, bool gone);
     /* Memory: may hold the caller (gate). False refuses; the hook then answers
      * CUDA_ERROR_OUT_OF_MEMORY. */
     bool (*memory_ask)(uint64_t bytes);

@@ -108,6 +108,10 @@ void glue_learn(struct gate_gpu *gpu, uint64_t shape, uint64_t ns, int exact) {
 int glue_doubted(struct gate_gpu *gpu, uint64_t shape, uint64_t held_ns) {
     return durations_doubted(&gpu->durations, shape, held_ns);
 }
+void glue_changed(struct gate_gpu *gpu, uint64_t shape) {
+    durations_changed(&gpu->durations, shape);
+}
+void glue_gone(struct gate_gpu *gpu, uint64_t shape) { durations_forget(&gpu->durations, shape); }
 void glue_tried(struct gate_gpu *gpu, uint64_t shape) { durations_tried(&gpu->durations, shape); }
 uint64_t glue_in_flight(const struct gate_gpu *gpu) { return gpu->flight.in_flight_ns; }
 uint32_t glue_count(const struct gate_gpu *gpu) { return gpu->flight.count; }

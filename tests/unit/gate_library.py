@@ -60,6 +60,8 @@ def library() -> ctypes.CDLL:
         "glue_mean": (u64, [pointer, u64]),
         "glue_learn": (None, [pointer, u64, u64, integer]),
         "glue_doubted": (integer, [pointer, u64, u64]),
+        "glue_changed": (None, [pointer, u64]),
+        "glue_gone": (None, [pointer, u64]),
         "glue_tried": (None, [pointer, u64]),
         "glue_in_flight": (u64, [pointer]),
         "glue_count": (ctypes.c_uint32, [pointer]),

@@ -159,6 +159,21 @@ def test_durations_forget_nothing_that_is_used(gate: Gate) -> None:
     assert lib.glue_mean(gate.handle, 0) == 0
 
 
+def test_a_changed_graph_is_what_its_next_run_takes(gate: Gate) -> None:
+    for _ in range(10):
+        gate.lib.glue_learn(gate.handle, SHAPE, 50 * US, 1)
+    gate.lib.glue_changed(gate.handle, SHAPE)
+    assert gate.lib.glue_mean(gate.handle, SHAPE) == 50 * US
+    gate.lib.glue_learn(gate.handle, SHAPE, 3000 * US, 1)
+    assert gate.lib.glue_mean(gate.handle, SHAPE) == 3000 * US
+
+
+def test_nothing_is_known_of_a_handle_that_is_used_again(gate: Gate) -> None:
+    gate.lib.glue_learn(gate.handle, SHAPE, 50 * US, 1)
+    gate.lib.glue_gone(gate.handle, SHAPE)
+    assert gate.lib.glue_mean(gate.handle, SHAPE) == 0
+
+
 def test_launch_latency_does_not_spoil_an_exact_duration(gate: Gate) -> None:
     for _ in range(10):
         gate.lib.glue_learn(gate.handle, SHAPE, 20 * US, 1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from agent.board import Shut
+from agent.board import Closed, Shut
 from tests.unit.fake_agent import FakeAgent
+from tests.unit.lending_agent import LendingAgent, wait_until
 from tests.unit.shim_lab import (
     SHIM,
     base_of,
@@ -70,28 +73,52 @@ def table() -> str:
 def exceptions() -> dict[str, str]:
     lines = (SHIM / "hook_exceptions.txt").read_text().splitlines()
     pairs = [line.split(":", 1) for line in lines if line and not line.startswith("#")]
-    return {name: reason.strip() for name, reason in pairs}
+    return {name: reason.strip() for names, reason in pairs for name in names.split()}
 
 
-def test_every_launching_function_of_the_driver_is_hooked_or_excepted_with_a_reason() -> None:
+def test_every_function_of_the_driver_is_hooked_or_excepted_with_a_reason() -> None:
+    """Every one, not only those that look like launches: what a newer CUDA adds fails here."""
     header = next((path for path in CUDA_HEADERS if path.exists()), None)
     if not header:
         pytest.skip("no cuda.h on this machine")
     text = subprocess.run(
         ["gcc", "-E", "-P", "-x", "c", str(header)], capture_output=True, text=True
     )
-    prototypes = re.findall(r"CUresult\s+(cu[A-Z]\w+)\s*\(([^;]*)\)\s*;", text.stdout)
-    assert len(prototypes) > 300
-    launching = re.compile(r"^cu(Launch|Memcpy|Memset|GraphLaunch|GraphUpload|MemPrefetch)")
-    names = {
-        base_of(name)
-        for name, parameters in prototypes
-        if "CUstream " in parameters or launching.match(name) or "Memcpy" in name
-    }
+    names = set(re.findall(r"CUresult\s+(cu[A-Z]\w+)\s*\([^;]*\)\s*;", text.stdout))
+    assert len(names) > 300
     hooked = {hook.base for hook in hooks()}
-    assert names - hooked - set(exceptions()) == set()
+    assert {base_of(name) for name in names} - hooked - set(exceptions()) == set()
     assert hooked & set(exceptions()) == set()
     assert all(exceptions().values())
+
+
+def test_nothing_is_excepted_that_the_gate_would_refuse_as_an_unknown_launch() -> None:
+    looks = re.compile(r"^cu(Launch|Memcpy|Memset|GraphLaunch|MemPrefetch)|Async(?!Notification)")
+    assert [name for name in exceptions() if looks.search(name)] == []
+
+
+TOMORROW = """
+import ctypes as C, json
+cu = C.CDLL("libcuda.so.1")
+assert cu.cuInit(0) == 0
+found = C.c_void_p()
+asked = cu.cuGetProcAddress_v2(b"cuLaunchTomorrow", C.byref(found), 13000, C.c_uint64(1), None)
+print(json.dumps([asked, hasattr(cu, "cuLaunchTomorrow")]))
+"""
+
+
+def test_a_launch_call_that_the_table_lacks_is_not_to_be_had_in_a_fill(tmp_path: Path) -> None:
+    not_found = 500
+    with LendingAgent(tmp_path / "agent.sock"):
+        env = environment(null_driver(), tmp_path / "agent.sock", {"SFILL_ROLE": "gate"})
+        assert python(TOMORROW, env) == [not_found, False]
+
+
+def test_a_launch_call_that_the_table_lacks_shuts_a_trainings_board(agent: FakeAgent) -> None:
+    with agent:
+        env = environment(null_driver(), agent.path, {"SFILL_LOG": "0"})
+        assert python(TOMORROW, env) == [0, True]
+        assert agent.board.head.shut == Shut.UNSUPPORTED
 
 
 def test_the_table_knows_every_form_of_the_functions_it_hooks() -> None:
@@ -136,6 +163,67 @@ print(json.dumps([cu.null_calls(name.encode()) for name in {OPERATIONS!r}]))
         assert all(calls[:writes] + calls[writes + 1 :])
         assert counted(agent) == len(OPERATIONS)
         assert agent.board.head.shut == 0
+
+
+WORK = [
+    hook.symbol
+    for hook in hooks()
+    if hook.operation
+    and not re.match("cuStreamWait|cuWaitExternal|cuLaunchHostFunc|cuStreamAddCallback", hook.base)
+    and "Event" not in hook.base
+] + [
+    name + suffix
+    for name in ("cuLaunchKernel", "cuLaunchCooperativeKernel")
+    for suffix in ("", "_ptsz")
+]
+HELD = """
+import sys, threading, time
+names = {WORK}
+calls = lambda: [cu.null_calls(name.encode()) for name in names]
+before = calls()
+def call(name):
+    cu.cuCtxSetCurrent(context)
+    getattr(cu, name)(*[C.c_void_p()] * 12)
+threads = [threading.Thread(target=call, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+time.sleep(0.5)
+ran = [name for name, count, then in zip(names, calls(), before) if count != then]
+print(json.dumps(ran), flush=True)
+sys.stdin.readline()
+for thread in threads:
+    thread.join()
+print(json.dumps([name for name, count in zip(names, calls()) if not count]))
+"""
+
+
+def test_no_operation_passes_a_shut_gate_and_every_one_an_open_gate(tmp_path: Path) -> None:
+    prelude = PRELUDE.replace("assert cu.cuCtxSet", "sys.stdin.readline()\nassert cu.cuCtxSet")
+    code = "import sys\n" + prelude + HELD.replace("{WORK}", repr(WORK))
+    path = tmp_path / "agent.sock"
+    uuid = "GPU-01010101-0101-0101-0101-010101010101"
+    with LendingAgent(path, ignore_training=True, uuid=uuid) as agent:
+        program = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],
+            env=environment(null_driver(), path, {"SFILL_ROLE": "gate"}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdin and program.stdout
+        try:
+            wait_until("a gate", lambda: bool(agent.fills))
+            time.sleep(0.3)  # the context is made, and what follows waits for us
+            agent.allow(Closed.OFF)
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert json.loads(program.stdout.readline()) == []
+            agent.allow()
+            left, _ = program.communicate("\n", timeout=30)
+            assert json.loads(left) == []
+            assert program.returncode == 0
+        finally:
+            program.kill()
 
 
 def test_every_operation_is_seen_when_looked_up_by_cugetprocaddress(agent: FakeAgent) -> None:

@@ -38,6 +38,12 @@ EXPORT int cuLaunchKernel_v2(void) {
     return 0;
 }
 
+/* ... and a launch call that the table lacks altogether. */
+EXPORT int cuLaunchTomorrow(void) {
+    newer++;
+    return 0;
+}
+
 EXPORT int cuGetProcAddress(const char *n, void **out, int v, uint64_t f) {
     null_count("cuGetProcAddress");
     return null_get_v1(n, out, v, f);
@@ -49,6 +55,10 @@ EXPORT int cuGetProcAddress_v2(const char *n, void **out, int v, uint64_t f, int
     null_count("cuGetProcAddress_v2");
     if (v == 99000 && !strcmp(n, "cuLaunchKernel")) {
         *out = (void *)cuLaunchKernel_v2;
+        return 0;
+    }
+    if (!strcmp(n, "cuLaunchTomorrow")) {
+        *out = (void *)cuLaunchTomorrow;
         return 0;
     }
     return null_get_v2(n, out, v, f, s);

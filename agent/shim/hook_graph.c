@@ -1,0 +1,88 @@
+/* hook_graph.c - lives and changes of graphs that can be launched. Making one allocates and may
+ * upload; a changed one takes another time; a handle is used again when its graph is gone. */
+#include "hooks.h"
+
+#define HOOK(symbol, parameters)                                                                   \
+    HOOK_EXPORT CUresult symbol parameters;                                                        \
+    HOOK_EXPORT CUresult symbol parameters
+#define REAL(symbol, parameters) ((CUresult(*) parameters)hook_real(HOOK_##symbol))
+
+/* The frame of a call that makes a graph: `operation` is what the role is told. */
+#define MAKE_HOOK(symbol, per_thread, refused, operation, parameters, arguments)                   \
+    HOOK(symbol, parameters) {                                                                     \
+        CUresult(*real) parameters = REAL(symbol, parameters);                                     \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        if ((refused) && !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))                                   \
+            return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+        struct shim_op op = operation;                                                             \
+        const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
+        CUresult result = real arguments;                                                          \
+        hook_after(role, &op, result);                                                             \
+        return result;                                                                             \
+    }
+
+static struct shim_op setup_here(void) {
+    return (struct shim_op){.kind = SHIM_OP_SETUP, .device = -1};
+}
+
+#define PLAIN_PARAMETERS                                                                           \
+    (CUgraphExec * made, CUgraph graph, void *error_node, char *text, size_t text_bytes)
+MAKE_HOOK(cuGraphInstantiate, false, false, setup_here(), PLAIN_PARAMETERS,
+          (made, graph, error_node, text, text_bytes))
+MAKE_HOOK(cuGraphInstantiate_v2, false, false, setup_here(), PLAIN_PARAMETERS,
+          (made, graph, error_node, text, text_bytes))
+MAKE_HOOK(cuGraphInstantiateWithFlags, false, flags &CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH,
+          setup_here(), (CUgraphExec * made, CUgraph graph, unsigned long long flags),
+          (made, graph, flags))
+
+/* With the flag for it the graph is uploaded at once, on a stream that the caller names. */
+static struct shim_op instantiate_op(const CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (!parameters || !(parameters->flags & CU_GRAPH_INSTANTIATE_UPLOAD))
+        return setup_here();
+    return (struct shim_op){.kind = SHIM_OP_COPY, .stream = parameters->hUploadStream};
+}
+
+#define WITH_PARAMS_HOOK(symbol, per_thread)                                                       \
+    MAKE_HOOK(symbol, per_thread,                                                                  \
+              parameters && parameters->flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH,                \
+              instantiate_op(parameters),                                                          \
+              (CUgraphExec * made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters),     \
+              (made, graph, parameters))
+WITH_PARAMS_HOOK(cuGraphInstantiateWithParams, false)
+WITH_PARAMS_HOOK(cuGraphInstantiateWithParams_ptsz, true)
+
+/* The role hears of it before the driver acts: no launch can come in between that is judged by
+ * what the graph was. */
+#define CHANGE_HOOK(symbol, gone, parameters, arguments)                                           \
+    HOOK(symbol, parameters) {                                                                     \
+        CUresult(*real) parameters = REAL(symbol, parameters);                                     \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        const struct shim_role_ops *role = hook_enter();                                           \
+        if (role && role->graph_changing)                                                          \
+            role->graph_changing(shape_graph(graph), gone);                                        \
+        CUresult result = real arguments;                                                          \
+        hook_leave(role);                                                                          \
+        return result;                                                                             \
+    }
+CHANGE_HOOK(cuGraphExecDestroy, true, (CUgraphExec graph), (graph))
+CHANGE_HOOK(cuGraphExecUpdate, false,
+            (CUgraphExec graph, CUgraph source, void **error_node, int *outcome),
+            (graph, source, error_node, outcome))
+CHANGE_HOOK(cuGraphExecUpdate_v2, false, (CUgraphExec graph, CUgraph source, void *outcome),
+            (graph, source, outcome))
+#define NODE_PARAMETERS (CUgraphExec graph, CUgraphNode node, const void *parameters)
+CHANGE_HOOK(cuGraphExecKernelNodeSetParams, false, NODE_PARAMETERS, (graph, node, parameters))
+CHANGE_HOOK(cuGraphExecKernelNodeSetParams_v2, false, NODE_PARAMETERS, (graph, node, parameters))
+CHANGE_HOOK(cuGraphExecNodeSetParams, false, NODE_PARAMETERS, (graph, node, parameters))
+CHANGE_HOOK(cuGraphExecChildGraphNodeSetParams, false,
+            (CUgraphExec graph, CUgraphNode node, CUgraph child), (graph, node, child))
+#define COPY_PARAMETERS                                                                            \
+    (CUgraphExec graph, CUgraphNode node, const void *parameters, CUcontext context)
+CHANGE_HOOK(cuGraphExecMemcpyNodeSetParams, false, COPY_PARAMETERS,
+            (graph, node, parameters, context))
+CHANGE_HOOK(cuGraphExecMemsetNodeSetParams, false, COPY_PARAMETERS,
+            (graph, node, parameters, context))
+CHANGE_HOOK(cuGraphNodeSetEnabled, false, (CUgraphExec graph, CUgraphNode node, unsigned enabled),
+            (graph, node, enabled))
