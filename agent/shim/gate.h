@@ -23,7 +23,6 @@ struct gate_gpu {
     struct flight flight;
     struct uses uses;
     struct durations durations;
-    uint64_t budget_ns;      /* GPU time that might be in flight at the latest look */
     uint64_t overhead_bytes; /* allowance for the context's own memory */
     uint64_t held_logged;    /* operations too long for any bubble: already in the agent's log */
     /* first come, first served: callers take a number */
@@ -79,7 +78,6 @@ void gate_clock_anchor(struct gate_context *context);
 /* Marks every stream of the GPU whose first unmarked operation is older. The caller holds the
  * lock. Does nothing while a stream is being captured. */
 void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns);
-#define GATE_UNMARKED_NS 100000ull    /* nothing stays unmarked for longer than that */
 void gate_stream_capture(int change); /* +1: a capture begins, -1: it has ended */
 bool gate_stream_capturing(void);
 

@@ -82,7 +82,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
-    gpu->budget_ns = in_flight_most(gpu, &numbers, view, now_ns);
-    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, gpu->budget_ns, now_ns);
+    uint64_t most_ns = in_flight_most(gpu, &numbers, view, now_ns);
+    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, most_ns, now_ns);
     return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;
 }

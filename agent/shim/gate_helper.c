@@ -11,6 +11,7 @@
 
 #define WATCH_NS 25000ull      /* between looks while something is about to happen */
 #define IDLE_MS 40             /* between looks at the heartbeat */
+#define UNMARKED_NS 100000ull  /* what has been unmarked for so long is marked from here */
 #define MESSAGES_NS 2000000ull /* between looks at the socket while watching */
 #define RECONNECT_NS 500000000ull
 
@@ -49,7 +50,7 @@ static uint64_t look(struct gate_gpu *gpu, bool show) {
         next = next > most ? most : next;
     }
     if (gpu->flight.count)
-        gate_stream_mark_all(gpu, now_ns - GATE_UNMARKED_NS);
+        gate_stream_mark_all(gpu, now_ns - UNMARKED_NS);
     pthread_mutex_unlock(&gpu->lock);
     return next;
 }

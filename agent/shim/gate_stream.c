@@ -12,16 +12,9 @@
 #include "gate_driver.h"
 
 #define CONTEXTS 32
-#define WORD_STRIDE 64 /* bytes: a cache line for each stream */
-/* A marker and its event take about 4 us of the GPU between two kernels and 3 us of the host
- * (H200), so well-known operations share one: for a part of what may be in flight. */
-#define SHARED_PART 5
-#define SHARED_LEAST_NS 40000u
-#define SHARED_MOST_NS 200000u
-/* Of so many operations of a stream two in a row have markers of their own all the same: the
- * second one's time is then exact, and learned. Odd, so that all shapes of a loop get their turn.
- */
-#define SAMPLE_EVERY 61u
+#define WORD_STRIDE 64     /* bytes: a cache line for each stream */
+#define MARK_OP_NS 20000u  /* an operation of this length has a marker of its own */
+#define MARK_SUM_NS 50000u /* shorter ones have one for so much GPU time */
 #define WORDS_BYTES ((FLIGHT_STREAMS + 1) * WORD_STRIDE) /* the last one is the clock's */
 
 struct stream_key {
@@ -223,23 +216,6 @@ static void mark(struct gate_context *context, const struct stream_key *key) {
     shim_inside--;
 }
 
-/* Does this operation end what the next marker stands for? */
-static bool wants_marker(struct gate_gpu *gpu, const struct stream_key *key,
-                         const struct flown *own) {
-    struct flight *flight = &gpu->flight;
-    const struct flight_stream *stream = &flight->streams[key->entry];
-    uint64_t shared_ns = gpu->budget_ns / SHARED_PART;
-    if (shared_ns < SHARED_LEAST_NS)
-        shared_ns = SHARED_LEAST_NS;
-    if (shared_ns > SHARED_MOST_NS)
-        shared_ns = SHARED_MOST_NS;
-    bool first =
-        flight->issued_epoch != own->epoch; /* tells how long the GPU takes to turn to us */
-    flight->issued_epoch = own->epoch;
-    return first || own->alone || !own->trusted || key->thread ||
-           stream->issued % SAMPLE_EVERY < 2 || stream->unmarked_ns >= shared_ns;
-}
-
 void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket) {
     struct gate_gpu *gpu = context->gpu;
     pthread_mutex_lock(&gpu->lock);
@@ -252,8 +228,11 @@ void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64
         pthread_mutex_lock(&gpu->lock);
         flight_returned(&gpu->flight, ticket, shim_now_ns(), gate_epoch(gpu), gate_done_sink, gpu);
     } else {
+        const struct flown *own = &gpu->flight.ops[ticket % FLIGHT_OPS];
+        bool long_enough = own->alone || own->mean_ns >= MARK_OP_NS;
         flight_issued(&gpu->flight, ticket, key->entry, shim_now_ns());
-        if (wants_marker(gpu, key, flight_op(&gpu->flight, ticket)))
+        if (long_enough || key->thread ||
+            gpu->flight.streams[key->entry].unmarked_ns >= MARK_SUM_NS)
             mark(context, key);
     }
     pthread_mutex_unlock(&gpu->lock);
@@ -279,8 +258,7 @@ static void mark_context(struct gate_context *context, uint64_t since_ns) {
 }
 
 void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns) {
-    /* A marker now might stand behind a launch that is not counted yet (GATE.md, rule 1). */
-    if (gpu->flight.count == 0 || gpu->flight.launching || gate_stream_capturing())
+    if (gpu->flight.count == 0 || gate_stream_capturing())
         return;
     shim_inside++;
     for (int i = 0; i < CONTEXTS; i++)

@@ -197,21 +197,17 @@ static bool attempt(struct gate_gpu *gpu, struct gate_context *context, const st
     if (w->closed == SFILL_OPEN && op && !w->anchor) {
         bool ignoring = policy_numbers(&gpu->page).ignore_training;
         own.release_ns = now_ns;
-        own.blocking = op->blocking;
-        if (!own.trusted || own.blocking) /* what stands before it is none of its time */
-            gate_stream_mark_all(gpu, UINT64_MAX);
         if (own.tried)
             durations_tried(&gpu->durations, own.shape);
         own.epoch = ignoring ? 0 : gate_epoch(gpu);
         *ticket = flight_release(&gpu->flight, &own);
         account_release(gpu, &view, own.compute);
     } else if (w->closed == SFILL_CLOSED_IN_FLIGHT) {
+        gate_stream_mark_all(gpu, UINT64_MAX);
+        uint64_t budget_ns = policy_numbers(&gpu->page).in_flight_ns;
         w->look_ns = flight_look_after(&gpu->flight);
-        w->room_ns = flight_room_at(&gpu->flight, own.bound_ns, own.alone, gpu->budget_ns);
+        w->room_ns = flight_room_at(&gpu->flight, own.bound_ns, own.alone, budget_ns);
     }
-    if (w->closed != SFILL_OPEN) /* no launch may follow for long, unless the queue is only full */
-        gate_stream_mark_all(gpu, w->closed == SFILL_CLOSED_IN_FLIGHT ? now_ns - GATE_UNMARKED_NS
-                                                                      : UINT64_MAX);
     *bound_ns = own.bound_ns;
     *median_ns = predict_median(&gpu->predictor);
     pthread_mutex_unlock(&gpu->lock);

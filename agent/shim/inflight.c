@@ -52,7 +52,6 @@ uint64_t flight_release(struct flight *flight, const struct flown *op) {
     if (flight->count++ == 0)
         flight->progress_ns = op->release_ns;
     flight->alone += own->alone;
-    flight->launching += !own->blocking;
     flight->in_flight_ns += own->bound_ns;
     return ticket;
 }
@@ -63,8 +62,6 @@ void flight_remove(struct flight *flight, struct flown *op) {
     flight->count--;
     if (op->state == FLOWN_ISSUED)
         flight->streams[op->stream].pending--;
-    else
-        flight->launching -= !op->blocking;
     op->state = FLOWN_NONE;
     while (flight->head < flight->tail && flight_op(flight, flight->head)->state == FLOWN_NONE)
         flight->head++;
@@ -81,7 +78,6 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
     op->issued_ns = now_ns;
     op->value = ++own->issued;
     op->state = FLOWN_ISSUED;
-    flight->launching -= !op->blocking;
     own->pending++;
     if (own->unmarked_ns == 0)
         own->unmarked_since_ns = now_ns;
@@ -253,8 +249,6 @@ static void collect_timed(struct flight *flight, uint64_t now_ns, uint64_t epoch
                 continue;
             uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
             struct flight_time *time = next_time(flight, stream, value);
-            if (time && time->at_ns > now_ns)
-                continue; /* whether training was back by then has not been looked at yet */
             if (time && (!first || time->at_ns < first->at_ns)) {
                 first = time;
                 at = i;
@@ -278,9 +272,11 @@ void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_
         struct flight_stream *stream = &flight->streams[i];
         if (!stream->pending)
             continue;
-        if (stream->times_head != stream->times_tail)
-            continue; /* up to there an event will tell, also if the word has come since */
         uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
+        if (stream->times_head != stream->times_tail) /* what came since belongs to an event */
+            value =
+                later(stream->done,
+                      sooner(value, stream->times[stream->times_head % FLIGHT_TIMES].value - 1));
         if (value <= stream->done)
             continue;
         stream->done = value;

@@ -21,12 +21,11 @@ struct flown {
     uint64_t epoch;     /* idle_epoch() at its release; 0: training was not idle */
     uint32_t stream;
     enum flown_state state;
-    bool known;    /* mean_ns is learned, not assumed */
-    bool trusted;  /* ... from exact measurements */
-    bool alone;    /* nothing else may be in flight with it */
-    bool compute;  /* kernel or graph, else copy or set */
-    bool blocking; /* its call returns when it is done */
-    bool tried;    /* its learned duration is in doubt */
+    bool known;   /* mean_ns is learned, not assumed */
+    bool trusted; /* ... from exact measurements */
+    bool alone;   /* nothing else may be in flight with it */
+    bool compute; /* kernel or graph, else copy or set */
+    bool tried;   /* its learned duration is in doubt */
 };
 
 #define FLIGHT_TIMES 64 /* markers of one stream under way that have an event */
@@ -61,15 +60,13 @@ struct flight {
     uint32_t streams_used; /* entries [0, streams_used) may have a word */
     uint64_t head, tail;   /* operations [head, tail) may be in flight */
     uint32_t count;
-    uint32_t launching; /* of them those whose launch call has not returned; not blocking ones */
-    uint32_t alone;     /* of them such that nothing may join */
+    uint32_t alone; /* of them such that nothing may join */
     uint64_t in_flight_ns;
     uint64_t resume_ns;    /* when training came back in the bubble in use; 0: it has not */
     uint64_t polled_ns;    /* latest look at the words */
     uint64_t last_done_ns; /* latest completion */
     int last_stream;       /* where that was; -1: not known to the microsecond */
     uint64_t last_epoch;   /* of that operation */
-    uint64_t issued_epoch; /* of the operation issued last */
     uint64_t not_done_ns;  /* a time at which that one was seen not to be done */
     uint64_t progress_ns;  /* latest completion, or when the first operation was released */
     struct durations *durations;

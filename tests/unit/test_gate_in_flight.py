@@ -124,7 +124,7 @@ def test_longer_than_the_budget_needs_an_empty_gpu(gate: Gate) -> None:
     assert gate.decide(NOW, 400 * US) == Closed.IN_FLIGHT
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(length=st.integers(20, 2000), poll=st.integers(3, 70), depth=st.integers(2, 4))
 def test_gpu_time_of_a_saturating_fill_is_exact(length: int, poll: int, depth: int) -> None:
     """Within 4 % however coarse the looks are, from a first guess that is far off."""

@@ -157,7 +157,13 @@ def crowded(busy: bool) -> Iterator[None]:
             spinner.wait(5)
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "crowded"])
+# On a crowded machine figures are a matter of luck too: a slow suite (tests/README.md).
+CROWDED = pytest.mark.skipif("SFILL_SLOW_TESTS" not in os.environ, reason="slow suite")
+
+
+@pytest.mark.parametrize(
+    "busy", [False, pytest.param(True, marks=CROWDED)], ids=["quiet", "crowded"]
+)
 @pytest.mark.parametrize("loosened", [False, True], ids=["gated", "loosened"])
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
