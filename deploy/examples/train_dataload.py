@@ -17,10 +17,9 @@ import threading
 import time
 
 import torch
-from torch import nn
 
 from deploy.examples.loop import add_length_options, first_device, run
-from deploy.examples.train_host_stall import Shape, Training
+from deploy.examples.train_host_stall import Shape, Training, random_tokens, train_on
 
 SHAPE = Shape(batch=8)
 
@@ -53,8 +52,7 @@ class Loader:
         generator = torch.Generator(device="cpu").manual_seed(self._seed)
         while generation == self._generation:
             time.sleep(self._median_s * waits.lognormvariate(0.0, self._spread))
-            size = (shape.batch, shape.tokens + 1)
-            batch = torch.randint(0, shape.vocabulary, size, generator=generator)
+            batch = random_tokens(shape, generator)
             while generation == self._generation:
                 try:
                     ready.put(batch, timeout=0.5)
@@ -76,12 +74,7 @@ class DataloadTraining:
         """Waits for a batch and trains on it; the loss."""
         training = self.training
         tokens = self.loader.next().to(training.device, non_blocking=True)
-        logits = training.model(tokens[:, :-1])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        training.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        training.optimizer.step()
-        return float(loss.item())
+        return train_on(training.model, training.optimizer, tokens)
 
 
 def main() -> None:

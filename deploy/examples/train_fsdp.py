@@ -17,11 +17,10 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from deploy.examples.loop import Rank, add_length_options, join, run
-from deploy.examples.train_host_stall import Language, Shape
+from deploy.examples.train_host_stall import Language, Shape, random_tokens, train_on
 
 SHAPE = Shape(batch=8)
 
@@ -42,16 +41,8 @@ class FsdpTraining:
 
     def step(self) -> float:
         """One iteration on this rank's share of the data; its own loss."""
-        shape = self.shape
-        size = (shape.batch, shape.tokens + 1)
-        tokens = torch.randint(0, shape.vocabulary, size, generator=self.generator)
-        tokens = tokens.to(self.rank.device, non_blocking=True)
-        logits = self.model(tokens[:, :-1])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return float(loss.item())
+        tokens = random_tokens(self.shape, self.generator)
+        return train_on(self.model, self.optimizer, tokens.to(self.rank.device, non_blocking=True))
 
 
 def main() -> None:

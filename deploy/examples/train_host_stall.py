@@ -60,6 +60,22 @@ class Language(nn.Module):
         return result
 
 
+def random_tokens(shape: Shape, generator: torch.Generator) -> torch.Tensor:
+    """A made-up batch on the host: (batch, tokens + 1), each row with the token to foretell."""
+    size = (shape.batch, shape.tokens + 1)
+    return torch.randint(0, shape.vocabulary, size, generator=generator)
+
+
+def train_on(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> float:
+    """Forward, backward and update; returns the loss, so the host waits for the GPU."""
+    logits = model(tokens[:, :-1])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return float(loss.item())
+
+
 class Training:
     """One training: call `step()` again and again."""
 
@@ -73,16 +89,8 @@ class Training:
 
     def step(self) -> float:
         """One iteration without the stall; returns the loss, so the host waits for the GPU."""
-        shape = self.shape
-        tokens = torch.randint(
-            0, shape.vocabulary, (shape.batch, shape.tokens + 1), generator=self.generator
-        ).to(self.device, non_blocking=True)
-        logits = self.model(tokens[:, :-1])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return float(loss.item())
+        tokens = random_tokens(self.shape, self.generator).to(self.device, non_blocking=True)
+        return train_on(self.model, self.optimizer, tokens)
 
 
 def main() -> None:
