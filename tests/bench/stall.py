@@ -12,19 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, func, select
-
-from db.models import BubbleUse, HostJob
 from deploy.sandbox.jobs import JobError, Jobs
 from tests.bench.cluster import commit, prepare, submit
+from tests.bench.harvest import Progress, harvest, rate
+from tests.bench.slurm_cell import FILL, ledger
 from tests.bench.statistics import slowdown
 
 HOST = ["--gres=gpu:1", "--exclusive", "--mem=0", "-t", "20"]
-FILL = ["--fill=mem=16G", "-t", "20"]
+ALONE_S = 8
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -40,70 +38,20 @@ def inference_alone(bench: Jobs, batch: int) -> dict[str, float]:
         bench,
         "infer_alone",
         options,
-        "tests.bench.measured_inference",
+        "tests.bench.measured_fill",
         f"--report={report}",
         f"--batch={batch}",
         "--profile",
+        f"--seconds={ALONE_S}",
     )
     bench.wait_ended(job, 120, "infer_alone")
     return read(report)
 
 
-def batches_at(path: Path, at_ns: int) -> float:
-    """Batches done by a moment of CLOCK_MONOTONIC, between the lines of a fill's report."""
-    last = (0, 0)
-    for line in path.read_text().splitlines():
-        words = line.split()
-        if len(words) != 2:
-            continue
-        when, count = int(words[0]), int(words[1])
-        if when > at_ns:
-            step = (at_ns - last[0]) / (when - last[0]) if when > last[0] else 0.0
-            return last[1] + step * (count - last[1])
-        last = (when, count)
-    return float(last[1])
-
-
-def ledger(bench: Jobs, job_id: int, began_ns: int, ended_ns: int) -> dict[str, Any]:
-    """What our database says of the uses of one host job's bubbles in a stretch of time."""
-    to_utc_ns = time.time_ns() - time.monotonic_ns()
-    began_us, ended_us = (began_ns + to_utc_ns) // 1000, (ended_ns + to_utc_ns) // 1000
-    engine = create_engine(f"sqlite:///{bench.sandbox}/db/sfill.db")
-    where = (
-        (BubbleUse.host_slurm_job_id == job_id)
-        & (BubbleUse.first_release_at_us >= began_us)
-        & (BubbleUse.first_release_at_us < ended_us)
-    )
-    with engine.connect() as connection:
-        row = connection.execute(
-            select(
-                func.count(),
-                func.sum(BubbleUse.gpu_time_us),
-                func.sum(BubbleUse.intrusion_us),
-                func.sum(BubbleUse.kernels),
-            ).where(where)
-        ).one()
-        intrusion = connection.execute(
-            select(HostJob.intrusion_us).where(HostJob.slurm_job_id == job_id)
-        ).scalar()
-        calibrated = connection.execute(
-            select(HostJob.calibrated_slowdown).where(HostJob.slurm_job_id == job_id)
-        ).scalar()
-    seconds = (ended_ns - began_ns) / 1e9
-    return {
-        "uses": float(row[0] or 0),
-        "gpu_time_s": float(row[1] or 0) / 1e6,
-        "intrusion_fraction": float(row[2] or 0) / 1e6 / seconds,
-        "kernels": float(row[3] or 0),
-        "job_intrusion_us": float(intrusion or 0),
-        "calibrated_slowdown": calibrated,
-    }
-
-
 def submit_fill(bench: Jobs, name: str, report: Path, batch: int) -> int:
     """A fill job that saturates: its id."""
     arguments = [f"--report={report}", f"--batch={batch}"]
-    return submit(bench, name, FILL, "tests.bench.measured_inference", *arguments)
+    return submit(bench, name, FILL, "tests.bench.measured_fill", *arguments)
 
 
 def wait_for_fill(bench: Jobs, report: Path) -> None:
@@ -185,13 +133,12 @@ def main() -> None:
     print(f"inference alone: {alone}", flush=True)
     train, job, fill_report = filled_training(bench, options.rounds, options.infer_batch)
     began, ended = train["harvest_began_ns"], train["harvest_ended_ns"]
-    seconds = (ended - began) / 1e9
-    batches = batches_at(fill_report, ended) - batches_at(fill_report, began)
-    booked = ledger(bench, job, began, ended)
+    stretches = [(began, ended)]
     cost = slowdown(train["blocks"]["filled"], train["blocks"]["shut"])
     control = slowdown(train["blocks"]["control"], train["blocks"]["shut"])
     share = train["bubble_share"]
-    bubble_s = share * seconds
+    got = harvest(rate(Progress(fill_report), stretches), alone, share)
+    booked = ledger(bench, job, stretches, 1, share)
     result: dict[str, Any] = {
         "workload": "stall",
         "policy": "ours",
@@ -210,15 +157,11 @@ def main() -> None:
         "control_median": control.median,
         "control_upper95": control.upper95,
         "bubble_share": share,
-        "harvest_efficiency": batches * alone["busy_us_per_batch"] / 1e6 / bubble_s,
-        "harvest_efficiency_ledger": booked["gpu_time_s"] / bubble_s,
-        "rate_ratio": batches / seconds / (alone["batches_per_s"] * share),
-        "fill_rate": batches / seconds,
+        "harvest_efficiency": got.efficiency,
+        "rate_ratio": got.rate_ratio,
+        "fill_rate": got.rate,
         "fill_rate_alone": alone["batches_per_s"],
-        "intrusion_fraction": booked["intrusion_fraction"],
-        "calibrated_slowdown": booked["calibrated_slowdown"],
-        "uses": booked["uses"],
-        "kernels": booked["kernels"],
+        **booked,
         "iteration_alone_ms": statistics.median(train["alone_ms"]),
         "iteration_filled_ms": train["harvest_median_ms"],
     }

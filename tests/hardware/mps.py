@@ -73,7 +73,7 @@ class Pair:
             options = [each.replace("16G", "4G") for each in FILL]
             return self.fill.submit("fill", options, ["siminfer", "--seconds", "240"])
         arguments = [f"--report={self.fill.folder / 'fill.txt'}", "--batch=16"]
-        return submit(self.fill, "fill", FILL, "tests.bench.measured_inference", *arguments)
+        return submit(self.fill, "fill", FILL, "tests.bench.measured_fill", *arguments)
 
     def iterations_ms(self) -> list[float]:
         """The training's iterations so far, as it prints them."""

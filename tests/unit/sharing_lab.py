@@ -14,19 +14,28 @@ import pytest
 from tests.unit.agent_peers import RunningAgent
 from tests.unit.shim_lab import interposer, simulated_gpu
 
-PROGRAM = Path(__file__).with_name("memory_program.py")
+MEMORY_PROGRAM = Path(__file__).with_name("memory_program.py")
+CUDA_PROGRAM = Path(__file__).with_name("cuda_program.py")
 
 
 class SharingLab:
-    """Starts memory_program.py with a job id, a role and the interposer; `memory_mb` is the GPU's.
+    """Starts a program with a job id, a role and the interposer; without an agent, plain.
 
-    Each program has 256 MiB for its context, as the simulated driver counts it.
+    `memory_mb` is the GPU's, None: as large as the simulated driver makes it. Each program has
+    256 MiB for its context, as that driver counts it.
     """
 
-    def __init__(self, folder: Path, agent: RunningAgent | None, memory_mb: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        agent: RunningAgent | None,
+        memory_mb: int | None = None,
+        program: Path = MEMORY_PROGRAM,
+    ) -> None:
         self._folder = folder
         self._agent = agent
         self._memory_mb = memory_mb
+        self._program = program
         self._started: list[subprocess.Popen[str]] = []
         (folder / "gpu").mkdir(parents=True)
         (folder / "dev").mkdir()
@@ -41,8 +50,9 @@ class SharingLab:
             "LD_LIBRARY_PATH": str(simulated_gpu()),
             "SIMGPU_DIR": str(self._folder / "gpu"),
             "SIMGPU_DEV": str(self._folder / "dev"),
-            "SIMGPU_MEMORY_MB": str(self._memory_mb),
         }
+        if self._memory_mb is not None:
+            environment["SIMGPU_MEMORY_MB"] = str(self._memory_mb)
         if self._agent is not None:
             environment |= {
                 "SLURM_JOB_ID": str(job_id),
@@ -54,7 +64,7 @@ class SharingLab:
                 "LD_PRELOAD": str(interposer()),
             }
         process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *map(str, arguments)],
+            [sys.executable, str(self._program), *map(str, arguments)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

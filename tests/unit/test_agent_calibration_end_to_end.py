@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,8 +23,8 @@ from tests.unit.agent_peers import (
     until,
     uuid_of,
 )
+from tests.unit.sharing_lab import CUDA_PROGRAM, SharingLab
 from tests.unit.shim_lab import interposer, simulated_gpu
-from tests.unit.test_agent_end_to_end import Lab
 
 
 @contextlib.contextmanager
@@ -35,12 +34,6 @@ def filled(folder: Path, **given: Any) -> Iterator[tuple[RunningAgent, HostJob]]
         pytest.skip("needs make and gcc")
     interposer()
     simulated_gpu()
-    (folder / "gpu").mkdir()
-    (folder / "dev").mkdir()
-    try:
-        os.mknod(folder / "dev" / "nvidia0", 0o20666, os.makedev(240, 0))
-    except PermissionError:
-        pytest.skip("needs root to make device nodes")
     settings = settings_for(
         folder,
         drain_interval_s=0.1,
@@ -52,7 +45,7 @@ def filled(folder: Path, **given: Any) -> Iterator[tuple[RunningAgent, HostJob]]
     gpus = FakeGpus()
     gpus.slow[uuid_of(0)] = ("its power cap",)
     with running(settings, gpus) as agent:
-        lab = Lab(folder, agent)
+        lab = SharingLab(folder, agent, program=CUDA_PROGRAM)
         try:
             host_begins(agent, 1, spec="on,slowdown=1%")
             lab.start(1, "monitor", "train", 60, 500, 10, 25_000)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,53 +17,8 @@ from tests.unit.agent_peers import (
     settings_for,
     until,
 )
+from tests.unit.sharing_lab import CUDA_PROGRAM, SharingLab, result
 from tests.unit.shim_lab import interposer, simulated_gpu
-
-PROGRAM = Path(__file__).with_name("cuda_program.py")
-
-
-class Lab:
-    """Starts programs as Slurm would start them: with a job id, a role and the interposer."""
-
-    def __init__(self, folder: Path, agent: RunningAgent) -> None:
-        self._folder = folder
-        self._agent = agent
-        self._started: list[subprocess.Popen[str]] = []
-
-    def start(self, job_id: int, role: str, *arguments: object) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ,
-            "SLURM_JOB_ID": str(job_id),
-            "SLURM_STEP_ID": "0",
-            "SFILL_ROLE": role,
-            "SFILL_SOCKET": self._agent.settings.socket_path,
-            "SFILL_LOG": "1",
-            "LD_PRELOAD": str(interposer()),
-            "LD_LIBRARY_PATH": str(simulated_gpu()),
-            "SIMGPU_DIR": str(self._folder / "gpu"),
-            "SIMGPU_DEV": str(self._folder / "dev"),
-        }
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *map(str, arguments)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
-
-    def stop(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.communicate()
-
-
-def result(process: subprocess.Popen[str], seconds: float = 30) -> dict[str, Any]:
-    """What the program printed; the test fails when it failed."""
-    out, _ = process.communicate(timeout=seconds)
-    assert process.returncode == 0
-    found: dict[str, Any] = json.loads(out)
-    return found
 
 
 @pytest.fixture
@@ -77,14 +27,6 @@ def agent(tmp_path: Path) -> Iterator[RunningAgent]:
         pytest.skip("needs make and gcc")
     interposer()
     simulated_gpu()
-    (tmp_path / "gpu").mkdir()
-    (tmp_path / "dev").mkdir()
-    for minor in range(1):
-        path = tmp_path / "dev" / f"nvidia{minor}"
-        try:
-            os.mknod(path, 0o20666, os.makedev(240, minor))
-        except PermissionError:
-            pytest.skip("needs root to make device nodes")
     settings = settings_for(
         tmp_path, window_s=1, drain_interval_s=0.1, guard=False, evict_grace_s=1, evict_kill_s=0.5
     )
@@ -93,14 +35,14 @@ def agent(tmp_path: Path) -> Iterator[RunningAgent]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, agent: RunningAgent) -> Iterator[Lab]:
-    started = Lab(tmp_path, agent)
+def lab(tmp_path: Path, agent: RunningAgent) -> Iterator[SharingLab]:
+    started = SharingLab(tmp_path, agent, program=CUDA_PROGRAM)
     yield started
     started.stop()
 
 
 def test_fill_runs_in_the_bubbles_and_every_use_is_in_the_ledger(
-    agent: RunningAgent, lab: Lab
+    agent: RunningAgent, lab: SharingLab
 ) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
     training = lab.start(1, "monitor", "train", 6, 500, 10, 25_000)
@@ -127,7 +69,7 @@ def test_fill_runs_in_the_bubbles_and_every_use_is_in_the_ledger(
     assert sum(each["bubble_us"] for each in windows) / 1e6 > 1.5
 
 
-def test_off_holds_every_launch_and_on_lets_them_go(agent: RunningAgent, lab: Lab) -> None:
+def test_off_holds_every_launch_and_on_lets_them_go(agent: RunningAgent, lab: SharingLab) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
     lab.start(1, "monitor", "train", 20, 500, 4, 25_000)
     node = agent.agent.node
@@ -150,7 +92,7 @@ def test_off_holds_every_launch_and_on_lets_them_go(agent: RunningAgent, lab: La
 
 
 def test_filling_goes_on_after_the_agent_is_started_again(
-    tmp_path: Path, agent: RunningAgent, lab: Lab
+    tmp_path: Path, agent: RunningAgent, lab: SharingLab
 ) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
     training = lab.start(1, "monitor", "train", 40, 500, 4, 25_000)
@@ -168,7 +110,7 @@ def test_filling_goes_on_after_the_agent_is_started_again(
         assert fill.poll() is None and training.poll() is None
 
 
-def test_end_of_the_host_job_clears_the_gpu(agent: RunningAgent, lab: Lab) -> None:
+def test_end_of_the_host_job_clears_the_gpu(agent: RunningAgent, lab: SharingLab) -> None:
     host_begins(agent, 1, spec="on,slowdown=20%")
     lab.start(1, "monitor", "train", 20, 500, 4, 25_000)
     node = agent.agent.node
