@@ -208,7 +208,7 @@ struct sfill_policy_page {
     _Atomic uint32_t flags;         /* SFILL_POLICY_* */
     struct sfill_policy_fill fills[SFILL_MAX_FILLS];
 };
-#define SFILL_POLICY_MPS 4u /* the GPU is shared by MPS: communication counts as bubble */
+#define SFILL_POLICY_MPS 4u /* the GPU is shared by MPS; gates make nothing of it yet */
 /* Bench only, never in a site's settings. */
 #define SFILL_POLICY_IGNORE_TRAINING 1u /* peers and loosened gates */
 #define SFILL_POLICY_NO_PREDICTION 2u   /* a bubble's end is not foretold: training has to wait */
