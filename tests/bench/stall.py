@@ -30,7 +30,13 @@ def read(path: Path) -> dict[str, Any]:
     return result
 
 
-def inference_alone(bench: Jobs, batch: int) -> dict[str, float]:
+DESCRIPTIONS = {
+    "transformer": "12-layer transformer, eager, bfloat16, batch {} x 256",
+    "transformer-graph": "12-layer transformer, one CUDA graph a batch, bfloat16, batch {} x 256",
+}
+
+
+def inference_alone(bench: Jobs, fill: list[str]) -> dict[str, float]:
     """Rate and GPU-busy time of a batch on a GPU of its own, no interposer."""
     report = bench.folder / "infer_alone.json"
     options = [*HOST, "--fill-host=off"]
@@ -40,7 +46,7 @@ def inference_alone(bench: Jobs, batch: int) -> dict[str, float]:
         options,
         "tests.bench.measured_fill",
         f"--report={report}",
-        f"--batch={batch}",
+        *fill,
         "--profile",
         f"--seconds={ALONE_S}",
     )
@@ -48,10 +54,9 @@ def inference_alone(bench: Jobs, batch: int) -> dict[str, float]:
     return read(report)
 
 
-def submit_fill(bench: Jobs, name: str, report: Path, batch: int) -> int:
-    """A fill job that saturates: its id."""
-    arguments = [f"--report={report}", f"--batch={batch}"]
-    return submit(bench, name, FILL, "tests.bench.measured_fill", *arguments)
+def submit_fill(bench: Jobs, name: str, report: Path, fill: list[str]) -> int:
+    """A fill job that saturates: its id. `fill`: arguments of measured_fill."""
+    return submit(bench, name, FILL, "tests.bench.measured_fill", f"--report={report}", *fill)
 
 
 def wait_for_fill(bench: Jobs, report: Path) -> None:
@@ -59,7 +64,9 @@ def wait_for_fill(bench: Jobs, report: Path) -> None:
     bench.wait(lambda: report.exists() and report.stat().st_size > 2000, 90, "fill to get going")
 
 
-def filled_training(bench: Jobs, rounds: int, batch: int) -> tuple[dict[str, Any], int, Path]:
+def filled_training(
+    bench: Jobs, rounds: int, inference: list[str]
+) -> tuple[dict[str, Any], int, Path]:
     """The measured training with a fill beside it: its report, job id and the fill's report."""
     report, go = bench.folder / "train.json", bench.folder / "go"
     fill_report = bench.folder / "fill.txt"
@@ -75,7 +82,7 @@ def filled_training(bench: Jobs, rounds: int, batch: int) -> tuple[dict[str, Any
         f"--rounds={rounds}",
     )
     bench.wait(report.exists, 90, "the training's profile")
-    fill = submit_fill(bench, "fill", fill_report, batch)
+    fill = submit_fill(bench, "fill", fill_report, inference)
     try:
         wait_for_fill(bench, fill_report)
         go.touch()
@@ -85,7 +92,7 @@ def filled_training(bench: Jobs, rounds: int, batch: int) -> tuple[dict[str, Any
     return read(report), job, fill_report
 
 
-def against_none(bench: Jobs, pairs: int, iterations: int, batch: int) -> dict[str, Any]:
+def against_none(bench: Jobs, pairs: int, iterations: int, fill: list[str]) -> dict[str, Any]:
     """The same training without the interposer and with interposer and fill, A B A B."""
     medians: dict[str, list[float]] = {"plain": [], "filled": []}
     for turn in range(pairs):
@@ -98,7 +105,7 @@ def against_none(bench: Jobs, pairs: int, iterations: int, batch: int) -> dict[s
             jobs = []
             if kind == "filled":
                 arguments.append(f"--go={go}")
-                jobs.append(submit_fill(bench, f"fill{turn}", fill_report, batch))
+                jobs.append(submit_fill(bench, f"fill{turn}", fill_report, fill))
             jobs.append(
                 submit(bench, name, [*HOST, mode], "tests.bench.measured_training", *arguments)
             )
@@ -122,6 +129,7 @@ def main() -> None:
     parser.add_argument("--user", default="sfilluser1")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--inference", choices=DESCRIPTIONS, default="transformer")
     parser.add_argument("--infer-batch", type=int, default=32, help="batch of the inference")
     parser.add_argument("--name", default="stall-ours-timeslice", help="of the result's file")
     parser.add_argument("--driver", default="")
@@ -129,9 +137,10 @@ def main() -> None:
     options = parser.parse_args()
     bench = Jobs(options.sandbox, options.folder, options.user)
     prepare(bench)
-    alone = inference_alone(bench, options.infer_batch)
+    inference = [f"--inference={options.inference}", f"--batch={options.infer_batch}"]
+    alone = inference_alone(bench, inference)
     print(f"inference alone: {alone}", flush=True)
-    train, job, fill_report = filled_training(bench, options.rounds, options.infer_batch)
+    train, job, fill_report = filled_training(bench, options.rounds, inference)
     began, ended = train["harvest_began_ns"], train["harvest_ended_ns"]
     stretches = [(began, ended)]
     cost = slowdown(train["blocks"]["filled"], train["blocks"]["shut"])
@@ -148,7 +157,7 @@ def main() -> None:
         "cuda": options.cuda,
         "torch": train["torch"],
         "commit": commit(),
-        "inference": f"12-layer transformer, eager, bfloat16, batch {options.infer_batch} x 256",
+        "inference": DESCRIPTIONS[options.inference].format(options.infer_batch),
         "pairs": cost.rounds,
         "slowdown_median": cost.median,
         "slowdown_lower95": cost.lower95,
@@ -172,7 +181,7 @@ def main() -> None:
     if not options.pairs:
         return
     try:
-        result["against_none"] = against_none(bench, options.pairs, 80, options.infer_batch)
+        result["against_none"] = against_none(bench, options.pairs, 80, inference)
     except JobError as error:
         result["against_none_error"] = str(error)
     target.write_text(json.dumps(result, indent=1) + "\n")

@@ -4,6 +4,7 @@
 # Default: stall, power, start and demo.
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
+# SFILL_STALL_ARGS: more arguments of tests.bench.stall (--inference, --infer-batch, --pairs, --name).
 # chaos: tests/chaos for SFILL_CHAOS_MINUTES (8), with SFILL_CHAOS_SEED (1); two minutes more in all.
 # bench: cells of tests/bench, for SFILL_BENCH_SECONDS (540) from the script's start, with
 # SFILL_BENCH_ARGS (filters and the like); earlier results are taken from tests/bench/results.
@@ -32,8 +33,9 @@ with_sandbox() {
     return "$result"
 }
 bench() {
+    # shellcheck disable=SC2086 # arguments are words
     "$python" -m tests.bench.stall --sandbox "$sandbox" --out "$out" --driver "$driver" \
-        --cuda "$cuda" --rounds "${SFILL_ROUNDS:-20}" "$@"
+        --cuda "$cuda" --rounds "${SFILL_ROUNDS:-20}" ${SFILL_STALL_ARGS:-} "$@"
 }
 stage_stall() { with_sandbox bench; }
 stage_power() { with_sandbox bench --infer-batch 64 --rounds 8 --pairs 0 --name stall-power; }
