@@ -131,7 +131,7 @@ bool hook_looks_unhooked(const char *name) {
         return false;
     /* Not what every runtime asks for: notices about memory, a display's buffers. */
     bool looks = strstr(name, "Async") && !strstr(name, "AsyncNotification") &&
-                 !strstr(name, "MapBufferObject");
+                 !strstr(name, "apBufferObject"); /* Map, Unmap */
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
         looks |= begins(name, beginnings[i]);
     for (int id = 0; looks && id < HOOK_COUNT; id++) {

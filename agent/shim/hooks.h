@@ -41,6 +41,8 @@ enum { HOOK_NONE = -1, HOOK_UNKNOWN_FORM = -2 };
 int hook_by_answer(const char *name, void *answer, int cuda_version, bool per_thread);
 /* A name that the table lacks and that by its look starts work: from a newer driver. */
 bool hook_looks_unhooked(const char *name);
+/* unseen.c: what to hand out for a function that the table lacks: the first call is told. */
+void *unseen_function(const char *name, void *real);
 /* What a call answers whose real function is missing. */
 CUresult hook_missing(void);
 

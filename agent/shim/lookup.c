@@ -93,20 +93,43 @@ static void *refuse(void *handle, const char *name) {
     return found;
 }
 
-/* A launch call of a newer driver, that the role does not let pass. Names of other libraries do
- * not get here: the driver must have the function. */
-static bool is_refused(const char *name) {
+/* What libc finds, with a jump in front if it is the driver's function. */
+static void *note(const char *name, void *found) {
+    return found && found == real_symbol(name) ? unseen_function(name, found) : found;
+}
+
+static void *note_dlsym(void *handle, const char *name) {
+    return note(name, real_dlsym()(handle, name));
+}
+
+static void *note_dlsym_global(void *handle, const char *name) {
+    (void)handle;
+    return note(name, real_symbol(name));
+}
+
+static void *note_dlvsym(void *handle, const char *name, const char *version) {
+    return note(name, real_dlvsym()(handle, name, version));
+}
+
+/* A launch call of a newer driver. Names of other libraries do not count: the driver must have
+ * the function. */
+static bool is_unseen(const char *name) {
     return name && name[0] == 'c' && name[1] == 'u' && hook_looks_unhooked(name) &&
-           real_symbol(name) && !hook_allows(SHIM_UNKNOWN_FORM);
+           real_symbol(name);
 }
 
 void *lookup_dlsym_target(void *handle, const char *name) {
     dlsym_fn real = real_dlsym();
     if (!real)
         return (void *)not_found;
-    if (hook_of(name) < 0)
-        return is_refused(name) ? (void *)refuse : (void *)real;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+    if (is_unseen(name)) {
+        if (!hook_allows(SHIM_UNKNOWN_FORM))
+            return (void *)refuse;
+        return special ? (void *)note_dlsym_global : (void *)note_dlsym;
+    }
+    if (hook_of(name) < 0)
+        return (void *)real;
     return special ? (void *)dlsym_global : (void *)dlsym_by_handle;
 }
 
@@ -115,8 +138,11 @@ void *lookup_dlvsym_target(void *handle, const char *name) {
     if (!real)
         return (void *)not_found;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-    if (is_refused(name))
-        return (void *)refuse;
+    if (is_unseen(name)) {
+        if (!hook_allows(SHIM_UNKNOWN_FORM))
+            return (void *)refuse;
+        return special ? (void *)note_dlsym_global : (void *)note_dlvsym;
+    }
     return hook_of(name) < 0 || special ? (void *)real : (void *)dlvsym_by_handle;
 }
 
@@ -135,6 +161,8 @@ static CUresult replace(const char *name, void **answer, int version, uint64_t f
         *answer = NULL;
         return CUDA_ERROR_NOT_FOUND;
     }
+    if (unseen)
+        *answer = unseen_function(name, *answer);
     if (id >= 0) {
         hook_remember_real((enum hook_id)id, *answer);
         *answer = hook_list[id].ours;

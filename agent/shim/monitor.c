@@ -171,10 +171,9 @@ static void capture_end(CUstream stream) {
 }
 
 /* A training may do all it likes; but what goes unseen cannot be lent around. */
-static bool allows(enum shim_feature feature) {
-    if (feature == SHIM_UNKNOWN_FORM)
-        monitor_shut(SFILL_SHUT_UNSUPPORTED, "the driver is newer than this version knows");
-    return true;
+static void unseen(void) {
+    monitor_shut(SFILL_SHUT_UNSUPPORTED,
+                 "a function of the driver is used that is newer than this version");
 }
 
 const struct shim_role_ops monitor_ops = {
@@ -190,7 +189,7 @@ const struct shim_role_ops monitor_ops = {
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .memory_short = monitor_memory_short,
-    .allows = allows,
+    .unseen = unseen,
     .memory_info = monitor_memory_info,
 };
 

@@ -87,6 +87,8 @@ struct shim_role_ops {
     bool (*memory_short)(int device, uint64_t bytes, unsigned tries);
     /* Managed memory, device-launched graphs ... : false refuses (CUDA_ERROR_NOT_SUPPORTED). */
     bool (*allows)(enum shim_feature feature);
+    /* A function that the table lacks has been called: work may start that no hook saw. */
+    void (*unseen)(void);
     /* cuMemGetInfo's answer may be narrowed. */
     void (*memory_info)(size_t *free_bytes, size_t *total_bytes);
 };

@@ -114,10 +114,39 @@ def test_a_launch_call_that_the_table_lacks_is_not_to_be_had_in_a_fill(tmp_path:
         assert python(TOMORROW, env) == [not_found, False]
 
 
-def test_a_launch_call_that_the_table_lacks_shuts_a_trainings_board(agent: FakeAgent) -> None:
+def test_to_look_up_a_launch_call_that_the_table_lacks_shuts_no_board(agent: FakeAgent) -> None:
+    """CUDA's runtime looks up all that it knows, and calls little of it."""
     with agent:
         env = environment(null_driver(), agent.path, {"SFILL_LOG": "0"})
-        assert python(TOMORROW, env) == [0, True]
+        assert python(TOMORROW + "assert cu.cuCtxSynchronize() == 0", env) == [0, True]
+        assert agent.board.head.shut == Shut.NO
+
+
+CALLED_TOMORROW = """
+import ctypes as C, json
+cu = C.CDLL("libcuda.so.1")
+assert cu.cuInit(0) == 0
+def looked_up(name):
+    found = C.c_void_p()
+    assert cu.cuGetProcAddress_v2(name, C.byref(found), 13000, C.c_uint64(1), None) == 0
+    return found.value
+copy = C.CFUNCTYPE(C.c_int, *[C.c_int] * 8, C.c_double, C.c_double)
+copies = [copy(looked_up(b"cuMemcpyTomorrowAsync")), cu.cuMemcpyTomorrowAsync]
+copies[1].argtypes = [C.c_int] * 8 + [C.c_double] * 2
+launch = C.CFUNCTYPE(C.c_int)(looked_up(b"cuLaunchTomorrow"))
+answers = [call(1, 2, 3, 4, 5, 6, 7, 8, 1.5, 2.5) for call in copies for _ in range(2)]
+print(json.dumps([answers, launch(), cu.newer_calls()]))
+"""
+
+
+def test_a_launch_call_that_the_table_lacks_shuts_a_trainings_board_when_it_is_called(
+    agent: FakeAgent,
+) -> None:
+    """And gets its arguments, in registers and on the stack, and gives its answer."""
+    with agent:
+        env = environment(null_driver(), agent.path, {"SFILL_LOG": "0"})
+        weighted = sum(i * i for i in range(1, 9)) + 150 + 2500
+        assert python(CALLED_TOMORROW, env) == [[weighted] * 4, 0, 5]
         assert agent.board.head.shut == Shut.UNSUPPORTED
 
 

@@ -38,10 +38,15 @@ EXPORT int cuLaunchKernel_v2(void) {
     return 0;
 }
 
-/* ... and a launch call that the table lacks altogether. */
+/* ... and launch calls that the table lacks altogether. */
 EXPORT int cuLaunchTomorrow(void) {
     newer++;
     return 0;
+}
+EXPORT int cuMemcpyTomorrowAsync(int a, int b, int c, int d, int e, int f, int g, int h, double x,
+                                 double y) {
+    newer++;
+    return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h + (int)(100 * x + 1000 * y);
 }
 
 EXPORT int cuGetProcAddress(const char *n, void **out, int v, uint64_t f) {
@@ -55,6 +60,10 @@ EXPORT int cuGetProcAddress_v2(const char *n, void **out, int v, uint64_t f, int
     null_count("cuGetProcAddress_v2");
     if (v == 99000 && !strcmp(n, "cuLaunchKernel")) {
         *out = (void *)cuLaunchKernel_v2;
+        return 0;
+    }
+    if (!strcmp(n, "cuMemcpyTomorrowAsync")) {
+        *out = (void *)cuMemcpyTomorrowAsync;
         return 0;
     }
     if (!strcmp(n, "cuLaunchTomorrow")) {
