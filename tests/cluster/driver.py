@@ -44,6 +44,16 @@ def kernels_of(cluster: Cluster, job_id: int) -> list[Kernel]:
     return sorted(found, key=lambda kernel: kernel.start_ns)
 
 
+def kernels_launched(cluster: Cluster, job_id: int) -> int:
+    """How many kernels a job has launched: those that ran, and those that its end left in queues."""
+    dropped = 0
+    for gpu in (gpu for gpus in cluster.sandbox.gpus for gpu in gpus):
+        log = gpu_log(cluster, gpu.minor)
+        if log is not None:
+            dropped += sum(log.dropped.get(each, 0) for each in log.contexts_of(jobs=[job_id]))
+    return len(kernels_of(cluster, job_id)) + dropped
+
+
 def kernels(log: GpuLog, contexts: frozenset[int]) -> list[Operation]:
     """The kernels of these contexts."""
     return [op for op in log.operations if op.context in contexts and op.kind == Kind.KERNEL]

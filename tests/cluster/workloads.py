@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.cluster.cluster import USERS, Cluster, program
 from tests.cluster.driver import kernels_of
 
-BUBBLE_KERNELS = 400
-"""Kernels of 100 us that fit a bubble of 40 ms. They stand in one row, written when the bubble is
-over, so a fill that is killed in it leaves so many off the record at most."""
+UNDER_WAY = 1
+"""A fill may be killed when it has been let go ahead with a launch and has not made it: it is then
+on record, and the driver has not seen it."""
 
 
 def submit_training(

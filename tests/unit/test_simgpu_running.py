@@ -131,6 +131,7 @@ def test_an_endless_kernel_leaves_others_their_slices_until_it_is_killed(tmp_pat
     finish(endless)
     hangs = machine.start(
         "gpu.launch('fine', 10); gpu.launch('hangs', 10); gpu.launch('hangs', 10)\n"
+        "for _ in range(3): gpu.launch('late', 10)\n"
         "print('up', flush=True); gpu.synchronize()\n",
         SIMGPU_ENDLESS_KERNEL="hangs:2",
     )
@@ -145,6 +146,7 @@ def test_an_endless_kernel_leaves_others_their_slices_until_it_is_killed(tmp_pat
     first, second = named(log, "hangs")
     assert not first.spins
     assert second.killed
+    assert (named(log, "late"), list(log.dropped.values())) == ([], [3])
     assert second.end_ns - second.start_ns > 50_000_000
     others = named(log, "other")
     assert len(others) == 10

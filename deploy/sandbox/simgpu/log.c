@@ -150,6 +150,13 @@ void log_context(uint32_t gpu, uint32_t context) {
     append(gpu, &record);
 }
 
+void log_dropped(uint32_t gpu, uint32_t context, uint64_t kernels) {
+    struct sim_log_record record = {.type = SIM_LOG_DROPPED,
+                                    .context = world->contexts[context].number,
+                                    .is.dropped = {.kernels = kernels}};
+    append(gpu, &record);
+}
+
 void log_switch(uint32_t gpu, uint32_t from, uint32_t to, uint64_t begin, uint64_t end) {
     struct sim_log_record record = {.type = SIM_LOG_SWITCH,
                                     .context = to,

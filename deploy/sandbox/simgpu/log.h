@@ -33,6 +33,9 @@ struct sim_log_record {
             uint64_t begin_ns, end_ns;
         } change;
         struct {
+            uint64_t kernels; /* queued when their context went: they never ran */
+        } dropped;
+        struct {
             uint32_t pid, uid, job, gpu;
             uint64_t at_ns, start_ticks;
             char command[16];

@@ -22,6 +22,7 @@ _HEADER = struct.Struct("<QIIQ40s")
 _OPERATION = struct.Struct("<BBHIIIQQQQQQQQQ40x")
 _SWITCH = struct.Struct("<BBHIIIQQ96x")
 _CONTEXT = struct.Struct("<BBHIIIIIQQ16sI68x")
+_DROPPED = struct.Struct("<BBHIQ112x")
 _NAME = struct.Struct("<BBHII112s4x")
 
 
@@ -34,7 +35,7 @@ class Kind(IntEnum):
     MARK = 4
 
 
-_CONTEXT_TYPE, _NAME_TYPE, _SWITCH_TYPE = 64, 65, 66
+_CONTEXT_TYPE, _NAME_TYPE, _SWITCH_TYPE, _DROPPED_TYPE = 64, 65, 66, 67
 
 
 class LogError(Exception):
@@ -122,6 +123,8 @@ class GpuLog:
     operations: list[Operation] = field(default_factory=list)
     contexts: dict[int, Context] = field(default_factory=dict)
     switches: list[Switch] = field(default_factory=list)
+    dropped: dict[int, int] = field(default_factory=dict)
+    """Kernels by context that stood in its queues when it went, and never ran."""
 
     def contexts_of(
         self,
@@ -203,6 +206,9 @@ class LogReader:
         elif kind == _SWITCH_TYPE:
             _type, _zero, _flags, target, source, _pad, begin, end = _SWITCH.unpack(raw)
             self._log.switches.append(Switch(source, target, begin, end))
+        elif kind == _DROPPED_TYPE:
+            _type, _zero, _flags, number, kernels = _DROPPED.unpack(raw)
+            self._log.dropped[number] = kernels
         elif kind == _NAME_TYPE:
             _type, _zero, _flags, _context_number, number, text_raw = _NAME.unpack(raw)
             self._names[number] = _text(text_raw)

@@ -349,12 +349,25 @@ void timeline_advance(uint64_t now) {
     world->now_ns = now;
 }
 
+static uint64_t queued_kernels(uint32_t context) {
+    uint64_t kernels = 0;
+    for (uint32_t i = 0; i < world->streams_top; i++) {
+        const struct sim_stream *s = &world->streams[i];
+        for (uint64_t at = s->head; s->used && s->context == context && at != s->tail; at++)
+            kernels += stream_op(i, at)->kind == SIM_KERNEL;
+    }
+    return kernels;
+}
+
 void timeline_drop_context(uint32_t context) {
     uint32_t gpu = world->contexts[context].gpu;
     struct sim_gpu *g = &world->gpus[gpu];
     for (uint32_t i = g->running_count; i-- > 0;)
         if (world->streams[g->running[i]].context == context)
             finish_running(gpu, i, world->now_ns, SIM_KILLED);
+    uint64_t kernels = queued_kernels(context);
+    if (kernels)
+        log_dropped(gpu, context, kernels);
     if (g->holder != group_of(context))
         return;
     for (uint32_t i = 0; i < world->contexts_top; i++)

@@ -231,8 +231,14 @@ bool timeline_event_passed(uint64_t stream, uint64_t generation, uint64_t positi
 uint64_t timeline_earliest_end(uint32_t stream, uint64_t position); /* lower bound, or SIM_NEVER */
 
 /* log.c; call locked */
-enum sim_record { SIM_LOG_CONTEXT = 64, SIM_LOG_NAME = 65, SIM_LOG_SWITCH = 66 };
+enum sim_record {
+    SIM_LOG_CONTEXT = 64,
+    SIM_LOG_NAME = 65,
+    SIM_LOG_SWITCH = 66,
+    SIM_LOG_DROPPED = 67
+};
 void log_op(uint32_t gpu, uint32_t context, const struct sim_op *op, uint32_t stream);
 void log_context(uint32_t gpu, uint32_t context);
+void log_dropped(uint32_t gpu, uint32_t context, uint64_t kernels);
 void log_switch(uint32_t gpu, uint32_t from, uint32_t to, uint64_t begin, uint64_t end);
 #endif
