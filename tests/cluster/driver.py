@@ -45,7 +45,7 @@ def kernels_of(cluster: Cluster, job_id: int) -> list[Kernel]:
 
 
 def kernels_launched(cluster: Cluster, job_id: int) -> int:
-    """How many kernels a job has launched: those that ran, and those that its end left in queues."""
+    """How many kernels a job has launched: those that ran and those that its end left queued."""
     dropped = 0
     for gpu in (gpu for gpus in cluster.sandbox.gpus for gpu in gpus):
         log = gpu_log(cluster, gpu.minor)
