@@ -32,6 +32,7 @@ def read(path: Path) -> dict[str, Any]:
 
 DESCRIPTIONS = {
     "transformer": "12-layer transformer, eager, bfloat16, batch {} x 256",
+    "decode-graph": "decoder of 16 layers, one CUDA graph a token, bfloat16, 16 sequences",
     "transformer-graph": "12-layer transformer, one CUDA graph a batch, bfloat16, batch {} x 256",
 }
 
