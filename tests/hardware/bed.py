@@ -32,18 +32,18 @@ class ChildError(Exception):
     """A program of the measurement ended badly or not at all; the message is its last words."""
 
 
-def compiled(name: str, *more: str, target: str | None = None) -> Path:
-    """tests/hardware/NAME.c as a program; a carried one is taken where no compiler is."""
+def compiled(*sources: str, target: str | None = None, flags: Sequence[str] = ()) -> Path:
+    """tests/hardware/SOURCE.c ... as a program; a carried one is taken where no compiler is."""
     folder = Path(__file__).parent
-    program = PROGRAMS / (target or name)
-    sources = (folder / f"{name}.c", folder / "gpu.h")
-    newest = max(source.stat().st_mtime for source in sources)
+    program = PROGRAMS / (target or sources[0])
+    files = [folder / f"{source}.c" for source in sources]
+    newest = max(file.stat().st_mtime for file in (*files, *folder.glob("*.h")))
     fresh = program.exists() and program.stat().st_mtime >= newest
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not fresh and (compiler or not program.exists()):
         PROGRAMS.mkdir(parents=True, exist_ok=True)
-        command = [compiler or "cc", *FLAGS, "-o", str(program), str(sources[0]), *more]
-        subprocess.run([*command, "-ldl", "-lm", "-pthread"], check=True)
+        command = [compiler or "cc", *FLAGS, "-o", str(program), *map(str, files), *flags]
+        subprocess.run([*command, "-ldl", "-pthread"], check=True)
     return program
 
 

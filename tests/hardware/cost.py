@@ -24,6 +24,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -73,12 +74,16 @@ def idle_program(environment: dict[str, str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    limit = threading.Timer(CHILD_S, process.kill)
+    limit.start()
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "idle":
             raise ChildError("the idle program did not start")
+        limit.cancel()
         yield
     finally:
+        limit.cancel()
         process.kill()
         process.communicate()
 

@@ -14,6 +14,8 @@
 #include <unistd.h>
 #include "../../agent/shim/cuda_abi.h"
 
+enum { GPU_ABSENT = 3 }; /* exit code: the driver lacks a function */
+
 #define GPU_CALLS(X)                                                                               \
     X(cuInit, (unsigned))                                                                          \
     X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                           \
@@ -43,7 +45,7 @@ static inline void *gpu_find(const char *name) {
     void *found = dlsym(gpu_driver, name);
     if (!found) {
         fprintf(stderr, "this driver has no %s\n", name);
-        _exit(1);
+        _exit(GPU_ABSENT);
     }
     return found;
 }
