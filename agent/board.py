@@ -82,7 +82,9 @@ class GpuSection(ctypes.Structure):
         ("resume_launch_ns", c_uint64),
         ("launches", c_uint64),
         ("resume_issued_ns", c_uint64),
-        ("reserved0", c_uint64 * 3),
+        ("resume_mark_ns", c_uint64),
+        ("resume_call_ns", c_uint64),
+        ("reserved0", c_uint64),
         ("resumed_seq", c_uint64),
         ("reserved1", c_uint64 * 7),
     )

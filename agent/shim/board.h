@@ -81,7 +81,9 @@ struct sfill_gpu_section {
     _Atomic uint64_t resume_launch_ns; /* host time of the first launch after that bubble */
     _Atomic uint64_t launches;         /* launches seen, for rates */
     _Atomic uint64_t resume_issued_ns; /* host time when that launch had been issued */
-    uint64_t reserved0[3];
+    _Atomic uint64_t resume_mark_ns;   /* ... just before the GPU was asked to write resumed_seq */
+    _Atomic uint64_t resume_call_ns;   /* ... after that, just before the driver's launch call */
+    uint64_t reserved0;
     /* GPU-written: resume_seq as the GPU passes the point just before that first launch. Asked
      * for only while fill_present. Line of its own. */
     _Atomic uint64_t resumed_seq;

@@ -47,6 +47,8 @@ static void training(void) {
     MEMBER(sfill_gpu_section, resume_launch_ns);
     MEMBER(sfill_gpu_section, launches);
     MEMBER(sfill_gpu_section, resume_issued_ns);
+    MEMBER(sfill_gpu_section, resume_mark_ns);
+    MEMBER(sfill_gpu_section, resume_call_ns);
     MEMBER(sfill_gpu_section, resumed_seq);
     end();
     BEGIN(sfill_bubble);

@@ -61,11 +61,11 @@ static void gate_before(struct shim_op *op) {
 static void gate_after(struct shim_op *op, CUresult result) {
     if (!op->cookie[0])
         return;
-    uint64_t ticket = op->cookie[0] - 1;
+    uint64_t ticket = op->cookie[0] - 1, returned_ns = shim_now_ns();
     struct gate_context *context = (struct gate_context *)(uintptr_t)op->cookie[1];
     struct gate_gpu *gpu = gate_context_gpu(context);
     if (result == CUDA_SUCCESS && !op->blocking) {
-        gate_stream_issued(context, op, ticket);
+        gate_stream_issued(context, op, ticket, returned_ns);
         return;
     }
     pthread_mutex_lock(&gpu->lock);

@@ -69,7 +69,8 @@ struct gate_gpu *gate_context_gpu(const struct gate_context *context);
 void gate_context_forget(CUcontext context);
 void gate_stream_forget(CUstream stream);
 /* The operation has been issued: counts it on its stream and marks the stream where due. */
-void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket);
+void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket,
+                        uint64_t returned_ns);
 /* When the GPU passed the event; gives it back. The caller holds the lock. */
 bool gate_stream_time(struct flight_time *time);
 /* The GPU's and the host's clock have to be compared, as soon as nothing is in flight; does it. */

@@ -33,6 +33,7 @@ static struct gate_gpu *make(const char *uuid, uint32_t index) {
     gpu->uses.board = gate.board;
     gpu->uses.gpu = index;
     gpu->uses.uuid = gpu->uuid;
+    gpu->uses.intrusion.clock = shim_now_ns;
     memcpy(gpu->face->uuid, gpu->uuid, sizeof gpu->uuid);
     atomic_store(&gpu->face->closed_reason, SFILL_CLOSED_STALE);
     return gpu;

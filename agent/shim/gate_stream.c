@@ -216,7 +216,8 @@ static void mark(struct gate_context *context, const struct stream_key *key) {
     shim_inside--;
 }
 
-void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket) {
+void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64_t ticket,
+                        uint64_t returned_ns) {
     struct gate_gpu *gpu = context->gpu;
     pthread_mutex_lock(&gpu->lock);
     struct stream_key *key = find_key(context, op->stream, true);
@@ -230,7 +231,7 @@ void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64
     } else {
         const struct flown *own = &gpu->flight.ops[ticket % FLIGHT_OPS];
         bool long_enough = own->alone || own->mean_ns >= MARK_OP_NS;
-        flight_issued(&gpu->flight, ticket, key->entry, shim_now_ns());
+        flight_issued(&gpu->flight, ticket, key->entry, returned_ns);
         if (long_enough || key->thread ||
             gpu->flight.streams[key->entry].unmarked_ns >= MARK_SUM_NS)
             mark(context, key);

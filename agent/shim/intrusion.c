@@ -1,9 +1,10 @@
 /* intrusion.c - estimates the time for which ready training work waited for this process.
  *
  * Known: the stretches in which the GPU worked for us (exact where there are events,
- * flight_exact.c), when training's first launch after a bubble was called and when it stood in
- * its queue (resume_launch_ns, resume_issued_ns), its later bubbles, and when we saw that its GPU
- * had passed the point just before that launch (resumed_seq, written by the GPU).
+ * flight_exact.c), when the marker before training's first launch after a bubble was asked for
+ * (resume_mark_ns), when that launch itself was called and when the call had returned
+ * (resume_call_ns, resume_issued_ns), its later bubbles, and when we saw that its GPU had passed
+ * that marker (resumed_seq, written by the GPU).
  *
  * The GPU was kept from training during our stretches, during the switch before each that takes
  * it from training, and during the switch after each that gives it back; and at training's
@@ -31,6 +32,7 @@
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured; until some have been seen */
 #define LEAST_STARTS 4              /* seen from which on they are believed */
 #define VAGUE_NS 150000ull          /* moments less certain than that teach nothing */
+#define MARKER_NS 2000ull           /* GATE.md: a marker's call, and its write by the GPU */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -93,13 +95,6 @@ static uint64_t find_resume(const struct host_watch *watch,
     return 0;
 }
 
-/* When the launch that ended the watched bubble stood in its queue; before that, its call. */
-static uint64_t find_ready(const struct host_watch *watch,
-                           const struct sfill_training_board *board) {
-    const struct sfill_gpu_section *gpu = &board->gpus[watch->section];
-    uint64_t issued_ns = LOAD(gpu->resume_issued_ns);
-    return LOAD(gpu->resume_seq) == watch->seq && issued_ns >= watch->resume_ns ? issued_ns : 0;
-}
 
 /* End of our first stretch that ended after a moment; 0: none did. */
 static uint64_t end_after(const struct intrusion *in, uint64_t moment_ns) {
@@ -149,6 +144,31 @@ static uint32_t kept_changes(const struct changes *changes) {
     return changes->count < INTRUSION_STARTS ? changes->count : INTRUSION_STARTS;
 }
 
+static uint64_t median(const struct changes *changes) {
+    uint32_t n = kept_changes(changes);
+    return ranked(changes->most_ns, n, (n - 1) / 2);
+}
+
+/* When the launch that ended the watched bubble stood in its queue. A call that took longer than
+ * they do was held up by the machine before or after that: we take it that it was after. */
+static void find_ready(struct intrusion *in, struct host_watch *watch,
+                       const struct sfill_training_board *board) {
+    const struct sfill_gpu_section *gpu = &board->gpus[watch->section];
+    uint64_t issued_ns = LOAD(gpu->resume_issued_ns);
+    uint64_t mark_ns = LOAD(gpu->resume_mark_ns), call_ns = LOAD(gpu->resume_call_ns);
+    if (LOAD(gpu->resume_seq) != watch->seq || issued_ns < watch->resume_ns)
+        return;
+    watch->ready_ns = issued_ns;
+    if (mark_ns >= watch->resume_ns && mark_ns <= issued_ns)
+        watch->asked_ns = mark_ns + MARKER_NS;
+    if (call_ns < watch->resume_ns || call_ns > issued_ns)
+        return;
+    note_change(&in->calls, issued_ns - call_ns, issued_ns - call_ns);
+    uint64_t usual_ns = median(&in->calls);
+    if (in->calls.count >= LEAST_STARTS && issued_ns - call_ns > 2 * usual_ns)
+        watch->ready_ns = call_ns + usual_ns;
+}
+
 /* A return as seen: between the least but one of both bounds. */
 static uint64_t return_time(const struct changes *changes) {
     uint32_t n = kept_changes(changes);
@@ -160,20 +180,26 @@ static uint64_t return_time(const struct changes *changes) {
 /* From the launch until training has a GPU that we had left idle. */
 static uint64_t idle_switch(const struct intrusion *in) {
     uint32_t n = kept_changes(&in->taken);
-    return n < LEAST_STARTS ? return_time(&in->idle) : ranked(in->taken.most_ns, n, n / 2);
+    return n < LEAST_STARTS ? return_time(&in->idle) : median(&in->taken);
 }
 
-/* From our end until training has the GPU: no less than when we had left it idle. */
+/* From our end until training has the GPU: as long as from the launch on an idle one, unless what
+ * was seen says longer. */
 static uint64_t working_switch(const struct intrusion *in) {
-    uint64_t idle_ns = kept_changes(&in->taken) < LEAST_STARTS ? 0 : idle_switch(in);
-    bool seen = kept_changes(&in->working) >= LEAST_STARTS;
-    return seen || !idle_ns ? later(return_time(&in->working), idle_ns) : idle_ns;
+    uint32_t n = kept_changes(&in->working);
+    if (kept_changes(&in->taken) < LEAST_STARTS)
+        return return_time(&in->working);
+    uint64_t idle_ns = idle_switch(in);
+    bool longer = n >= LEAST_STARTS && ranked(in->working.least_ns, n, 1) > idle_ns;
+    return longer ? return_time(&in->working) : idle_ns;
 }
 
 static void watch_start(struct intrusion *in, struct host_watch *watch,
                         const struct sfill_training_board *board, uint64_t now_ns) {
     uint64_t passed = LOAD(board->gpus[watch->section].resumed_seq);
     uint64_t least = later(in->polled_ns, watch->resume_ns);
+    if (in->clock) /* this thread may have stood still since now_ns */
+        now_ns = in->clock();
     if (passed == watch->seq && now_ns - sooner(least, now_ns) <= COARSE_NS) {
         watch->vague_ns = now_ns - sooner(least, now_ns);
         watch->started_ns = now_ns;
@@ -205,8 +231,8 @@ bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int cou
                 watch->resume_ns = watch->noticed_ns;
             settled &= watch->resume_ns != 0;
         }
-        if (watch->resume_ns && watch->ready_ns < watch->resume_ns)
-            watch->ready_ns = find_ready(watch, board);
+        if (watch->resume_ns && !watch->ready_ns)
+            find_ready(in, watch, board);
         if (watch->resume_ns && !watch->started_ns && !watch->blind)
             watch_start(in, watch, board, now_ns);
         settled &= !watch->resume_ns || ((watch->started_ns || watch->blind) &&
@@ -269,7 +295,8 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
     }
     uint64_t switch_ns = working_switch(in), wait = 0;
     uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns);
-    uint64_t back_ns = watch->busy_before ? 0 : watch->resume_ns + idle_switch(in);
+    uint64_t asked_ns = later(watch->asked_ns, watch->resume_ns);
+    uint64_t back_ns = watch->busy_before ? 0 : asked_ns + idle_switch(in);
     if (watch->started_ns)
         back_ns = sooner(back_ns, watch->started_ns);
     uint64_t upto_ns = later(ready_ns, watch->counted_ns);

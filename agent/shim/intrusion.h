@@ -21,7 +21,8 @@ struct host_watch {
     uint64_t seq;        /* its bubble */
     uint64_t noticed_ns; /* when the end of that bubble was first seen */
     uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
-    uint64_t ready_ns;   /* when that launch had been issued: from then on it waits */
+    uint64_t asked_ns;   /* when the GPU had been given the first of it and turned to training */
+    uint64_t ready_ns;   /* when that launch stood in its queue: from then on it waits */
     uint64_t started_ns; /* when its GPU was seen past the point before that launch; 0: not yet */
     uint64_t vague_ns;   /* between the looks before and after that moment */
     bool blind;          /* that moment will not be seen any more */
@@ -45,6 +46,8 @@ struct intrusion {
     uint64_t polled_ns;
     struct changes taken;         /* from training to us, on a GPU that was idle */
     struct changes working, idle; /* back, from our end or from the launch's call */
+    struct changes calls;         /* training's launch calls at its returns */
+    uint64_t (*clock)(void);      /* NULL: a look takes no time */
 };
 
 void intrusion_begin(struct intrusion *in, const struct gate_host *hosts, int count,

@@ -45,6 +45,7 @@ static void before(struct shim_op *op) {
     if (atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1) {
         monitor_bubble_close(gpu, &monitor_streams[index]);
         op->cookie[1] = 1; /* the gate wants to know from when on the work was ready */
+        atomic_store(&monitor_board->gpus[gpu].resume_call_ns, shim_now_ns());
     }
 }
 

@@ -81,6 +81,8 @@ static void note_resume(unsigned gpu, const struct monitor_stream *stream, uint6
     CUdeviceptr at = board + offsetof(struct sfill_training_board, gpus) +
                      gpu * sizeof(struct sfill_gpu_section) +
                      offsetof(struct sfill_gpu_section, resumed_seq);
+    struct sfill_gpu_section *section = &monitor_board->gpus[gpu];
+    atomic_store(&section->resume_mark_ns, shim_now_ns());
     if (monitor_driver.write64(stream->handle, at, sequence, CU_STREAM_WRITE_VALUE_DEFAULT) !=
         CUDA_SUCCESS)
         monitor_shut(SFILL_SHUT_MARKER, "a resume marker failed");
