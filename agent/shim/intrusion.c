@@ -32,6 +32,7 @@
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured; until some have been seen */
 #define LEAST_STARTS 4              /* seen from which on they are believed */
 #define VAGUE_NS 150000ull          /* moments less certain than that teach nothing */
+#define HELD_BEFORE 4ull            /* one call in so many is held up before it has launched */
 #define MARKER_NS 2000ull           /* GATE.md: a marker's call, and its write by the GPU */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -95,7 +96,6 @@ static uint64_t find_resume(const struct host_watch *watch,
     return 0;
 }
 
-
 /* End of our first stretch that ended after a moment; 0: none did. */
 static uint64_t end_after(const struct intrusion *in, uint64_t moment_ns) {
     uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS), end_ns = 0;
@@ -150,7 +150,7 @@ static uint64_t median(const struct changes *changes) {
 }
 
 /* When the launch that ended the watched bubble stood in its queue. A call that took longer than
- * they do was held up by the machine before or after that: we take it that it was after. */
+ * they do was held up by the machine, before or after that. */
 static void find_ready(struct intrusion *in, struct host_watch *watch,
                        const struct sfill_training_board *board) {
     const struct sfill_gpu_section *gpu = &board->gpus[watch->section];
@@ -165,8 +165,10 @@ static void find_ready(struct intrusion *in, struct host_watch *watch,
         return;
     note_change(&in->calls, issued_ns - call_ns, issued_ns - call_ns);
     uint64_t usual_ns = median(&in->calls);
-    if (in->calls.count >= LEAST_STARTS && issued_ns - call_ns > 2 * usual_ns)
+    if (in->calls.count >= LEAST_STARTS && issued_ns - call_ns > 2 * usual_ns) {
         watch->ready_ns = call_ns + usual_ns;
+        watch->held_ns = issued_ns - watch->ready_ns;
+    }
 }
 
 /* A return as seen: between the least but one of both bounds. */
@@ -235,8 +237,9 @@ bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int cou
             find_ready(in, watch, board);
         if (watch->resume_ns && !watch->started_ns && !watch->blind)
             watch_start(in, watch, board, now_ns);
-        settled &= !watch->resume_ns || ((watch->started_ns || watch->blind) &&
-                                         (watch->ready_ns || is_late(watch, now_ns)));
+        bool back = watch->started_ns && watch->started_ns <= now_ns;
+        settled &= !watch->resume_ns ||
+                   ((back || watch->blind) && (watch->ready_ns || is_late(watch, now_ns)));
     }
     in->polled_ns = now_ns;
     return settled;
@@ -294,11 +297,13 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
         watch->noted = true;
     }
     uint64_t switch_ns = working_switch(in), wait = 0;
-    uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns);
     uint64_t asked_ns = later(watch->asked_ns, watch->resume_ns);
     uint64_t back_ns = watch->busy_before ? 0 : asked_ns + idle_switch(in);
     if (watch->started_ns)
         back_ns = sooner(back_ns, watch->started_ns);
+    uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns);
+    if (ready_ns < back_ns)
+        ready_ns += sooner(watch->held_ns, back_ns - ready_ns) / HELD_BEFORE;
     uint64_t upto_ns = later(ready_ns, watch->counted_ns);
     uint64_t kept = sooner(in->runs_head, INTRUSION_RUNS);
     for (uint64_t i = in->runs_head - kept; i < in->runs_head; i++) {

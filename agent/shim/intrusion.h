@@ -23,6 +23,7 @@ struct host_watch {
     uint64_t resume_ns;  /* host time of the first launch after it; 0: not yet */
     uint64_t asked_ns;   /* when the GPU had been given the first of it and turned to training */
     uint64_t ready_ns;   /* when that launch stood in its queue: from then on it waits */
+    uint64_t held_ns;    /* ... or so much later */
     uint64_t started_ns; /* when its GPU was seen past the point before that launch; 0: not yet */
     uint64_t vague_ns;   /* between the looks before and after that moment */
     bool blind;          /* that moment will not be seen any more */

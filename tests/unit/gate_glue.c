@@ -99,6 +99,19 @@ void glue_look(struct gate_gpu *gpu, uint64_t now_ns) {
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
 }
 
+/* From now on the host's clock, when a look has read a board, shows this. */
+static uint64_t host_ns;
+static uint64_t host_clock(void) { return host_ns; }
+void glue_clock(struct gate_gpu *gpu, uint64_t now_ns) {
+    host_ns = now_ns;
+    gpu->uses.intrusion.clock = host_clock;
+}
+
+/* The GPU took so long to turn from training to us. */
+void glue_took_over(struct gate_gpu *gpu, uint64_t start_ns) {
+    intrusion_took_over(&gpu->uses.intrusion, start_ns);
+}
+
 uint64_t glue_mean(struct gate_gpu *gpu, uint64_t shape) {
     return durations_mean(&gpu->durations, shape);
 }

@@ -398,6 +398,12 @@ print(0)
     assert section.resume_seq > 0
     assert section.resumed_seq == section.resume_seq
     assert section.resume_launch_ns > section.bubble_begin_ns - 10**10
+    assert (
+        section.resume_launch_ns
+        <= section.resume_mark_ns
+        < section.resume_call_ns
+        < section.resume_issued_ns
+    )
 
 
 def test_a_training_may_pause_lending(agent: FakeAgent) -> None:
