@@ -20,6 +20,7 @@ import pytest
 from tests.cluster.agent_socket import agent_status
 from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.driver import kernels_launched, kernels_of
+from tests.cluster.slow import SLOW
 from tests.cluster.workloads import (
     UNDER_WAY,
     submit_fill,
@@ -140,7 +141,7 @@ def left_clean(cluster: Cluster, *jobs: int) -> None:
     cluster.wait(lambda: cluster.node_state("n1") == "idle", 10.0, "n1 to be idle")
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=SLOW)])
 def test_without_a_living_agent_fill_stops_within_a_second_and_training_does_not_notice(
     cluster: Cluster, by: signal.Signals
 ) -> None:
@@ -242,20 +243,24 @@ def kernels_on_record(cluster: Cluster, fill: int) -> int:
     return sum(row["kernels"] for row in cast(list[dict[str, Any]], rows))
 
 
-@pytest.mark.parametrize("daemon", ["sfillctld", "slurmctld", "slurmd-f1", "slurmd-n1"])
-def test_filling_goes_on_without_a_daemon_and_every_use_is_on_record_once(
-    cluster: Cluster, daemon: str
+@pytest.mark.parametrize(
+    "daemons", [["sfillctld"], ["slurmctld"], ["slurmd-f1", "slurmd-n1"]], ids="-and-".join
+)
+def test_filling_goes_on_without_daemons_and_every_use_is_on_record_once(
+    cluster: Cluster, daemons: list[str]
 ) -> None:
     host, fill = filling(cluster)
-    if daemon == "slurmctld":
+    if "slurmctld" in daemons:
         time.sleep(SLURM_SAVES_S)
-    cluster.kill(daemon, signal.SIGKILL)
+    for daemon in daemons:
+        cluster.kill(daemon, signal.SIGKILL)
     try:
         time.sleep(3)
         goes_on(cluster, host)
         goes_on(cluster, fill)
     finally:
-        cluster.start(daemon)
+        for daemon in daemons:
+            cluster.start(daemon)
     cluster.wait(lambda: cluster.state(fill) == "RUNNING", 15.0, "Slurm to know the fill")
     goes_on(cluster, fill)
     wait_lends(cluster, "f1", 30.0)

@@ -14,6 +14,7 @@ import pytest
 from agent.mps_daemon import MpsDaemon
 from tests.cluster.cluster import USERS, Cluster, program
 from tests.cluster.driver import kernels_of
+from tests.cluster.slow import SLOW
 from tests.cluster.workloads import wait_kernels, wait_lends
 from tests.unit.stand_in_mps import is_there, process_of
 
@@ -107,6 +108,7 @@ def test_a_job_from_within_a_job_keeps_nothing_of_its_daemon(cluster: Cluster, m
     assert inner.read_text() == "end\n"
 
 
+@SLOW
 def test_a_fill_is_off_the_server_before_it_is_killed_so_that_training_goes_on(
     cluster: Cluster, mps: Path
 ) -> None:
