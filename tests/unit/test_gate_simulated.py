@@ -17,8 +17,8 @@ from agent.board import Closed, Use
 from deploy.sandbox.simgpu.log_file import Kind, Operation, log_path, read_log
 from deploy.sandbox.simgpu.truth import Truth, truth
 from tests.unit.lending_agent import TUNING, LendingAgent, wait_until
+from tests.unit.shim_lab import interposer, simulated_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAINING, FILL = 1, 2
 
 
@@ -69,12 +69,9 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("build")
-    for part in ("agent/shim", "deploy/sandbox/simgpu"):
-        command = ["make", "-s", "-C", str(ROOT / part), f"BUILD={folder}/"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder
+def build() -> Path:
+    interposer()
+    return simulated_gpu().parents[1]
 
 
 @pytest.fixture
