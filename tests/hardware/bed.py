@@ -54,7 +54,9 @@ class Bed:
         self.simulated = simulated
         self.uuid = UUID if simulated else (gpu or first_gpu())
         self._build = build
-        self._temporary = tempfile.TemporaryDirectory(prefix="sfill-hw-")
+        # In memory: the driver cannot pin pages of a file on a disk for the GPU to write.
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._temporary = tempfile.TemporaryDirectory(prefix="sfill-hw-", dir=shared)
         self.folder = Path(self._temporary.name)
         self._agents = 0
         if simulated:

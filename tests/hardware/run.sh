@@ -1,7 +1,7 @@
 #!/bin/bash
 # The measurements that need a real GPU, on a GPU host (with or without network), as root:
 #   bash tests/hardware/run.sh [stall] [power] [start] [demo] [rescue] [faults] [mps] [bench] [chaos]
-#     [cost] [proof]
+#     [cost] [proof] [latency]
 # Default: stall, power, start and demo.
 # Results go to $OUT (default build/hardware): one JSON a measurement. On a host without network set
 # SFILL_DEBS and SFILL_WHEELS (see machine.sh). SFILL_ROUNDS: rounds of alternating blocks (20).
@@ -48,6 +48,9 @@ stage_rescue() {
 stage_faults() { "$python" -m tests.hardware.faults --out "$out" --driver "$driver"; }
 stage_cost() { "$python" -m tests.hardware.cost --out "$out" --driver "$driver" --cuda "$cuda"; }
 stage_proof() { "$python" -m tests.hardware.proof --out "$out" --driver "$driver" --cuda "$cuda"; }
+stage_latency() {
+    "$python" -m tests.hardware.latency --out "$out" --driver "$driver" --cuda "$cuda"
+}
 stage_mps() {
     with_sandbox "$python" -m tests.hardware.mps --sandbox "$sandbox" --out "$out" \
         --driver "$driver" || return 1
