@@ -37,21 +37,27 @@ def current_revision(database: Database) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
+def _known_revisions() -> set[str]:
+    scripts = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    return {script.revision for script in scripts}
+
+
+def _too_new(revision: str) -> str:
+    return (
+        f"the database is at revision {revision}, which this version does not know;"
+        f" it knows up to {newest_revision()}"
+    )
+
+
 def upgrade(database: Database) -> None:
     """Make or change tables until they are those of this version; nothing when they are.
 
     Called by sfillctld, the only writer, at its start. Raises DatabaseError when the database
     was written by a newer version.
     """
-    known = {
-        script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()
-    }
     current = current_revision(database)
-    if current is not None and current not in known:
-        raise DatabaseError(
-            f"the database is at revision {current}, which this version does not know;"
-            f" it knows up to {newest_revision()}"
-        )
+    if current is not None and current not in _known_revisions():
+        raise DatabaseError(_too_new(current))
     with database.engine.begin() as connection:
         command.upgrade(alembic_config(connection), "head")
 
@@ -61,11 +67,31 @@ def require_current(database: Database) -> None:
     try:
         current = current_revision(database)
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        shown = database.url.render_as_string(hide_password=True)
-        raise DatabaseError(f"cannot read the database {shown}: {reason}") from error
-    if current != newest_revision():
-        raise DatabaseError(
-            f"the database is at revision {current or 'none'}, this version needs"
-            f" {newest_revision()}: start sfillctld, which upgrades it"
-        )
+        raise DatabaseError(_reason(database, error)) from error
+    if current == newest_revision():
+        return
+    if current is not None and current not in _known_revisions():
+        raise DatabaseError(_too_new(current))
+    raise DatabaseError(
+        f"the database is at revision {current or 'none'}, this version needs"
+        f" {newest_revision()}: start sfillctld, which upgrades it"
+    )
+
+
+def why_unreadable(database: Database, error: SQLAlchemyError) -> str:
+    """What `error` comes from: most often no file, no permission or another version's tables."""
+    try:
+        require_current(database)
+    except DatabaseError as found:
+        return str(found)
+    return _reason(database, error)
+
+
+def _reason(database: Database, error: SQLAlchemyError) -> str:
+    """In words of the driver; SQLite's for a file that can't be opened say nothing."""
+    if database.url.get_backend_name() == "sqlite" and database.url.database:
+        try:
+            Path(database.url.database).open("rb").close()
+        except OSError as found:
+            return (found.strerror or str(found)).lower()
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

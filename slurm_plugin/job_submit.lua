@@ -86,6 +86,17 @@ local function asks_for(job_desc, fields, wanted)
    return nil
 end
 
+-- Whether it asks for at least one GPU: "gres:gpu:0" and "gres/gpu:a100=0" ask for none.
+local function asks_for_gpus(job_desc)
+   for _, field in ipairs(TRES_FIELDS) do
+      local text = job_desc[field]
+      for item in string.gmatch(type(text) == "string" and text or "", "[^,]+") do
+         if gres_names(item).gpu and not string.match(item, "[:=]0+%s*$") then return true end
+      end
+   end
+   return false
+end
+
 local function names_partition(list, name)
    for item in string.gmatch(list or "", "[^,%s]+") do
       if item == name then return true end
@@ -94,11 +105,11 @@ local function names_partition(list, name)
 end
 
 -- Memory of a canonical spec ("mem=16G", "mem=500M") in MiB.
-local function spec_memory_mib(spec)
+local function spec_memory_mib(asked, spec)
    local number, unit = string.match(spec, "^mem=(%d+)([MG])$")
    number = tonumber(number)
    if not number or number < 1 then
-      refuse("--fill: '%s' can't be read; allowed is mem=SIZE, as in mem=16G", spec)
+      refuse("%s: '%s' can't be read; allowed is mem=SIZE, as in mem=16G", asked, spec)
    end
    return unit == "G" and number * 1024 or number
 end
@@ -129,33 +140,36 @@ local function check_closed(job_desc)
    end
 end
 
-local function check_fill_request(job_desc)
+local function check_fill_request(job_desc, asked)
    local partition = job_desc.partition
    if partition and partition ~= "" and partition ~= SETTINGS.partition then
-      refuse("--fill: a fill job runs in partition %s and nowhere else; leave -p %s out",
+      refuse("%s: a fill job runs in partition %s and nowhere else; leave -p %s out", asked,
          SETTINGS.partition, partition)
    end
    if asks_for(job_desc, TRES_FIELDS, GPU_GRES) or asks_for(job_desc, PER_GPU_FIELDS, GPU_GRES) or
       (job_desc.ntasks_per_tres or NO_VAL16) < NO_VAL16 then
-      refuse("--fill: a fill job is lent its GPU and can't ask for one; leave --gres=gpu, "
-         .. "--gpus* and --*-per-gpu out, and say with --fill=mem=SIZE how much GPU memory it needs")
+      refuse("%s: a fill job is lent its GPU and can't ask for one; leave --gres=gpu, --gpus* and "
+         .. "--*-per-gpu out, and say with --fill=mem=SIZE how much GPU memory it needs", asked)
    end
    if asks_for(job_desc, TRES_FIELDS, { [SETTINGS.gres] = true }) then
-      refuse("--fill: gres/%s is counted from --fill=mem=SIZE; leave --gres=%s out", SETTINGS.gres,
-         SETTINGS.gres)
+      refuse("%s: gres/%s is counted from --fill=mem=SIZE; leave --gres=%s out", asked,
+         SETTINGS.gres, SETTINGS.gres)
    end
    local shared = job_desc.shared
    if shared == 0 or shared == 2 or shared == 3 then
-      refuse("--fill: --exclusive can't go with it, since fill jobs share a node; leave it out")
+      refuse("%s: --exclusive can't go with it, since fill jobs share a node; leave it out", asked)
    end
 end
 
 local function make_fill(job_desc, spec)
-   check_fill_request(job_desc)
-   local memory_mib = spec_memory_mib(spec)
+   -- A variable in a profile meets every job: its owner must read where the refusal comes from.
+   local asked = spank_variable(job_desc, "FILL_FROM_ENVIRONMENT") and "SFILL_FILL" or "--fill"
+   check_fill_request(job_desc, asked)
+   local memory_mib = spec_memory_mib(asked, spec)
    local most_gib = tonumber(SETTINGS.most_gib)
    if memory_mib > most_gib * 1024 then
-      refuse("--fill: %s is more than any GPU here can lend; the most is mem=%dG", spec, most_gib)
+      refuse("%s: %s is more than any GPU here can lend; the most is mem=%dG", asked, spec,
+         most_gib)
    end
    local slots = math.ceil(memory_mib / tonumber(SETTINGS.slot_mib))
    -- Other --gres (licences, scratch) stay; "" is how Slurm's Lua says none.
@@ -181,7 +195,7 @@ local function check_ordinary(job_desc)
       refuse("gres/%s can't be asked for by hand; ask with --fill=mem=SIZE", SETTINGS.gres)
    end
    if spank_variable(job_desc, "FILL_HOST_SPEC") and
-      not asks_for(job_desc, TRES_FIELDS, { gpu = true }) and
+      not asks_for_gpus(job_desc) and
       -- A variable in a profile meets every job, also those without a GPU: they have nothing to lend.
       not spank_variable(job_desc, "FILL_HOST_FROM_ENVIRONMENT") then
       refuse("--fill-host: this job holds no GPU that it could lend; ask for one with --gres=gpu:N "
@@ -212,9 +226,11 @@ local function modify(job_desc, job_rec)
          refuse("a fill job can't leave partition %s; submit it anew without --fill",
             SETTINGS.partition)
       end
-      for _, field in ipairs(TRES_FIELDS) do
-         if type(job_desc[field]) == "string" then
-            refuse("a fill job's GRES can't be changed; submit it anew with --fill=mem=SIZE")
+      for _, fields in ipairs({ TRES_FIELDS, PER_GPU_FIELDS }) do
+         for _, field in ipairs(fields) do
+            if type(job_desc[field]) == "string" then
+               refuse("a fill job's GRES can't be changed; submit it anew with --fill=mem=SIZE")
+            end
          end
       end
       if job_desc.shared == 0 then

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from db.engine import Database
+from db.schema import why_unreadable
 from webui.parameters import BadParameterError
 from webui.settings import WebSettings
 from webui.views import audit, events, jobs, overview
@@ -81,7 +82,12 @@ def create_app(settings: WebSettings, database: Database) -> Flask:
 
     app.register_error_handler(BadParameterError, lambda error: _failure(400, f"{error}."))
     app.register_error_handler(HTTPException, _http_failure)
-    app.register_error_handler(SQLAlchemyError, _database_failure)
+
+    @app.errorhandler(SQLAlchemyError)
+    def database_failure(error: SQLAlchemyError) -> Response:
+        cause = why_unreadable(database, error)
+        return _failure(503, f"The database cannot be read just now ({cause}).")
+
     return app
 
 
@@ -106,11 +112,6 @@ def _http_failure(error: HTTPException) -> Response:
 
 def _own_words(error: HTTPException) -> bool:
     return error.description != type(error).description
-
-
-def _database_failure(error: SQLAlchemyError) -> Response:
-    cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return _failure(503, f"The database cannot be read just now ({cause}).")
 
 
 @cache

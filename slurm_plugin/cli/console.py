@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -44,4 +45,6 @@ def print_json(rows: Iterable[dict[str, Any]]) -> None:
 
 def complain(sentence: str) -> None:
     """One sentence on standard error."""
-    sys.stderr.write(f"sfill: {sentence}\n")
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"sfill: {sentence}\n")

@@ -9,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from db.engine import Database, DatabaseError
+from db.schema import why_unreadable
 from slurm_plugin.cli.settings import CliSettings
 
 
@@ -26,7 +27,7 @@ def ledger(settings: CliSettings) -> Iterator[Session]:
     except DatabaseError as error:
         raise LedgerError(str(error)) from error
     except SQLAlchemyError as error:
-        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        cause = why_unreadable(database, error)
         # str() of a URL shows no password.
         raise LedgerError(f"cannot read the database {database.url} ({cause})") from error
     finally:

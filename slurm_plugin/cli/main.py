@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -40,8 +41,11 @@ for _command in (status, jobs, audit, events, off, on):
 def main(arguments: list[str] | None = None) -> None:
     """Run `sfill` and exit."""
     words = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None:  # closed by whoever started us; off and on work all the same
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the program ends
     try:
         code = sfill.main(args=words or ["--help"], prog_name="sfill", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -53,11 +57,21 @@ def main(arguments: list[str] | None = None) -> None:
     except (LedgerError, SwitchError) as error:
         complain(str(error))
         sys.exit(1)
-    except BrokenPipeError:
-        # The reader (head, less) has enough; keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) has enough. click, when it meets the broken pipe, calls exit(1),
+        # which it does for nothing else outside its standalone mode.
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        _drop_output()
+        complain(f"the answer can't be written ({error.strerror or error})")
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """Keeps Python from trying, and failing, to write what is left at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from slurm_plugin.controller.journal import Journal
 log = logging.getLogger(__name__)
 
 CANCEL_REASON = "sfill: the GPU is no longer lent, and only batch jobs can be requeued; cancelled"
+NO_REQUEUE_REASON = "sfill: the GPU is no longer lent, and the job forbids a requeue; cancelled"
 # A job that never comes back as pending (its node hangs) is Slurm's to bring back.
 SETTLE_S = 600.0
 KEEP_ANSWER_S = 300.0
@@ -127,8 +128,9 @@ class Requeuer:
             self._cluster.requeue(job.job_id)
             what, text = "requeued", f"fill job {job.job_id} goes back into the queue"
         else:
-            self._cluster.cancel(job.job_id, CANCEL_REASON)
-            what, text = "cancelled", f"fill job {job.job_id}: {CANCEL_REASON}"
+            reason = NO_REQUEUE_REASON if job.batch else CANCEL_REASON
+            self._cluster.cancel(job.job_id, reason)
+            what, text = "cancelled", f"fill job {job.job_id}: {reason}"
             eviction.settled, eviction.settled_s = True, time.monotonic()
         eviction.asked = True
         self._journal.note(what, text, job_id=job.job_id, node=eviction.node)

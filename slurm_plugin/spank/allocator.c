@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Slurm hands options to whatever its commands start, and to the next component of a heterogeneous
- * job, by environment variables, and processes these before the command line. */
+ * job, by environment variables. */
 static const char *const inherited_names[][2] = {
     [OPTION_FILL] = {"SLURM_SPANK__SLURM_SPANK_OPTION_fill_fill", "_SLURM_SPANK_OPTION_fill_fill"},
     [OPTION_FILL_HOST] = {"SLURM_SPANK__SLURM_SPANK_OPTION_fill_fill_host",
@@ -38,6 +38,13 @@ static const char *inherited(enum option option) {
     return getenv(inherited_names[option][0]) ?: getenv(inherited_names[option][1]);
 }
 
+/* Whether Slurm took this very text from the environment. What a component asks for may read the
+ * same, and its script's lines come before the environment, its command line after. */
+static bool of_environment(enum option option, const char *value) {
+    return value && (value == getenv(inherited_names[option][0]) ||
+                     value == getenv(inherited_names[option][1]));
+}
+
 static void disinherit(enum option option) {
     unsetenv(inherited_names[option][0]);
     unsetenv(inherited_names[option][1]);
@@ -54,16 +61,14 @@ void allocator_start(spank_t spank) {
 
 void allocator_option(enum option option, const char *value) {
     struct request *request = option == OPTION_FILL ? &fill : &host;
-    const char *leaked = inherited(option);
-    if (leaked && !inside_job()) { /* the component before this one asked, not this one */
-        disinherit(option);
-        return;
-    }
+    const char *of_job = inside_job() ? inherited(option) : NULL;
+    if (!of_job && of_environment(option, value))
+        return; /* the component before this one asked, not this one */
     forget(request);
     request->given = true;
     request->origin = option == OPTION_FILL ? "--fill" : "--fill-host";
     /* A step's inherited option was checked at submission; without a value it reads "(null)". */
-    if (value && !(leaked && !strcmp(value, leaked)))
+    if (value && !(of_job && !strcmp(value, of_job)))
         request->value = strdup(value);
 }
 
@@ -130,6 +135,7 @@ int allocator_options_done(spank_t spank) {
         const bool batch = !strcmp(program_invocation_short_name, "sbatch");
         pass_on(spank, "FILL_SPEC", fill_text);
         pass_on(spank, "FILL_HOST_SPEC", host_text);
+        pass_on(spank, "FILL_FROM_ENVIRONMENT", fill.from_environment ? "1" : "");
         pass_on(spank, "FILL_BATCH", fill.given ? (batch ? "1" : "0") : "");
         pass_on(spank, "FILL_HOST_FROM_ENVIRONMENT", host.from_environment ? "1" : "");
     }

@@ -201,7 +201,8 @@ bool spec_parse_fill(const char *text, const char *origin, const struct spec_lim
             return false;
     }
     if (!spec->memory_mib)
-        spec->memory_mib = limits->default_mib;
+        spec->memory_mib =
+            limits->default_mib < limits->max_mib ? limits->default_mib : limits->max_mib;
     return true;
 }
 
@@ -238,8 +239,8 @@ static bool parse_lending(const struct parse *parse, const struct item *item,
 
 bool spec_parse_host(const char *text, const char *origin, const struct spec_limits *limits,
                      struct host_spec *spec, char error[SPEC_ERROR_SIZE]) {
-    struct parse parse = {origin, "off, observe or on[,mem=SIZE][,slowdown=PCT][,share=WAY]",
-                          error};
+    struct parse parse = {
+        origin, "off, observe or on[,mem=SIZE][,slowdown=PCT][,share=timeslice|mps]", error};
     char word[SHOWN_BYTES + 4];
     *spec = (struct host_spec){.mode = HOST_ON};
     if (!text) /* --fill-host alone: lend */

@@ -59,6 +59,8 @@ BAD = [
     ("--fill=mem=25G", "mem=25G", "the most is mem=24G"),
     ("--fill-host", "--fill-host", "--gres=gpu:N"),
     ("--fill-host=on,mem=4G", "--fill-host", "--gres=gpu:N"),
+    ("--fill-host --gres=gpu:0", "--fill-host", "--gres=gpu:N"),
+    ("--fill-host --gpus=0", "--fill-host", "--gres=gpu:N"),
     # By hand.
     ("-p fill", "-p fill", "--fill=mem=SIZE"),
     ("-p train,fill", "-p train,fill", "--fill=mem=SIZE"),
@@ -92,6 +94,8 @@ def test_the_variables_are_checked_and_the_option_wins(cluster: Cluster) -> None
     assert sentence.startswith("SFILL_FILL: mem=banana")
     sentence = refuse(cluster, *with_variable("SFILL_FILL_HOST=maybe"))
     assert sentence.startswith("SFILL_FILL_HOST: ")
+    sentence = refuse(cluster, *with_variable("SFILL_FILL=mem=2G", "--gres=gpu:1"))
+    assert sentence.startswith("SFILL_FILL: a fill job is lent its GPU")
 
     options = ["--hold", "--parsable", "--output=/dev/null"]
     job_id = cluster.check(*with_variable("SFILL_FILL=mem=3G", *options), user=USER).strip()
@@ -127,6 +131,40 @@ def test_an_array_of_fills_is_routed_alike(cluster: Cluster) -> None:
     job = accept(cluster, "--fill=mem=2G", "--array=1-3")
     assert (job["Partition"], job["ArrayTaskId"]) == ("fill", "1-3")
     assert job["TresPerNode"].endswith("fill:2")
+
+
+def components(cluster: Cluster, answer: str) -> list[str]:
+    """Partition and slots of each component of a heterogeneous job, in order."""
+    records = cluster.check("scontrol", "-o", "show", "job", answer.strip()).splitlines()
+    fields = [dict(word.partition("=")[::2] for word in record.split()) for record in records]
+    fields.sort(key=lambda each: int(each["HetJobOffset"]))
+    return [each["Partition"] + each.get("TresPerNode", "")[-2:] for each in fields]
+
+
+HETEROGENEOUS = [
+    (("--fill=mem=2G", "--fill=mem=3G"), ["fill:2", "fill:3"]),
+    (("--fill=mem=2G", "--fill=mem=2G"), ["fill:2", "fill:2"]),
+    (("--fill=mem=2G", "-n1", "--fill=mem=3G"), ["fill:2", "train", "fill:3"]),
+    (("--gres=gpu:1 --fill-host=on", "--fill=mem=2G"), ["train:1", "fill:2"]),
+    (("--fill=mem=2G", "--gres=gpu:1 --fill-host=on"), ["fill:2", "train:1"]),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), HETEROGENEOUS)
+@pytest.mark.parametrize("how", ["script", "command line"])
+def test_each_component_of_a_heterogeneous_job_asks_for_itself(
+    cluster: Cluster, how: str, options: tuple[str, ...], expected: list[str]
+) -> None:
+    script = cluster.files / "heterogeneous.sh"
+    if how == "script":
+        lines = "\n#SBATCH hetjob\n".join(f"#SBATCH {each}" for each in options)
+        words = []
+    else:
+        lines = ""
+        words = shlex.split(" : ".join(options))
+    script.write_text(f"#!/bin/bash\n{lines}\ntrue\n")
+    command = ["sbatch", "--parsable", "--hold", "--output=/dev/null", *words, str(script)]
+    assert components(cluster, cluster.check(*command, user=USER)) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -223,8 +226,52 @@ def test_unreadable_database_is_one_sentence(run: Run, monkeypatch: pytest.Monke
     assert said.code == 1
     assert said.err == (
         "sfill: cannot read the database sqlite:////nonexistent/sfill.db"
-        " (unable to open database file)\n"
+        " (no such file or directory)\n"
     )
+
+
+def test_a_database_of_another_version_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SFILL_CLI_DATABASE_URL", f"sqlite:///{tmp_path}/old.db")
+    (tmp_path / "old.db").touch()
+    for command in ("status", "jobs", "audit", "events"):
+        said = run(command)
+        assert said.code == 1
+        assert said.err.startswith("sfill: cannot read the database sqlite:///")
+        assert "the database is at revision none, this version needs" in said.err
+        assert said.err.endswith("start sfillctld, which upgrades it)\n")
+
+
+def shell(database: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which `sfill` is the program."""
+    program = f"{sys.executable} -m slurm_plugin.cli.main"
+    environment = {**os.environ, "SFILL_CLI_DATABASE_URL": f"sqlite:///{database}"}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line.replace("sfill", program)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.parametrize("command", ["sfill audit --json", "sfill audit --limit 0", "sfill status"])
+def test_a_reader_that_has_enough_is_no_failure(database: Path, command: str) -> None:
+    done = shell(database, f"{command} | true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["sfill status", "sfill audit --json", "sfill --help"])
+def test_an_answer_that_finds_no_room_is_one_sentence(database: Path, command: str) -> None:
+    done = shell(database, f"{command} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "sfill: the answer can't be written (No space left on device)\n"
+
+
+def test_closed_standard_streams_upset_nothing(database: Path) -> None:
+    assert shell(database, "sfill status >&-").returncode == 0
+    assert shell(database, "sfill lunch 2>&-").returncode == 2
 
 
 def test_empty_ledger_is_said_in_words(

@@ -13,7 +13,7 @@ from db.models import Event
 from db.schema import upgrade
 from slurm_plugin.cluster.interface import Job
 from slurm_plugin.controller.journal import Journal
-from slurm_plugin.controller.requeue import CANCEL_REASON, Requeuer
+from slurm_plugin.controller.requeue import CANCEL_REASON, NO_REQUEUE_REASON, Requeuer
 from tests.unit.fake_slurm import FakeSlurm
 
 RUNNING = Job(20, "RUNNING", batch=True, requeue=True, nodes=("f1",))
@@ -89,13 +89,20 @@ def test_the_same_job_on_another_node_is_another_eviction(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "job", [replace(RUNNING, batch=False), replace(RUNNING, requeue=False)], ids=["srun", "no"]
+    ("job", "reason"),
+    [
+        (replace(RUNNING, batch=False), CANCEL_REASON),
+        (replace(RUNNING, requeue=False), NO_REQUEUE_REASON),
+    ],
+    ids=["srun", "no"],
 )
-def test_what_cannot_be_requeued_is_cancelled_with_a_reason(bench: Bench, job: Job) -> None:
+def test_what_cannot_be_requeued_is_cancelled_with_a_reason(
+    bench: Bench, job: Job, reason: str
+) -> None:
     bench.slurm.jobs[20] = job
     bench.requeuer.want("n1", "f1", [20])
     bench.requeuer.step()
-    assert bench.done() == [("cancel", 20, CANCEL_REASON)]
+    assert bench.done() == [("cancel", 20, reason)]
     assert bench.requeuer.want("n1", "f1", [20]) == [20]
     assert bench.events() == ["cancelled"]
 

@@ -71,7 +71,7 @@ def test_a_reader_of_an_empty_or_missing_database_is_told_what_to_do(tmp_path: P
     sqlite3.connect(empty).close()
     with pytest.raises(DatabaseError, match="start sfillctld"):
         require_current(Database(f"sqlite:///{empty}", read_only=True))
-    with pytest.raises(DatabaseError, match="cannot read the database"):
+    with pytest.raises(DatabaseError, match="no such file"):
         require_current(Database(f"sqlite:///{tmp_path / 'absent.db'}", read_only=True))
     assert not (tmp_path / "absent.db").exists()
 

@@ -177,11 +177,30 @@ def test_a_host_job_needs_a_gpu_in_any_form(field: str) -> None:
     assert run(host(**{field: "gres:gpu:a100:2"})).accepted
 
 
-def test_a_host_job_without_a_gpu_is_refused() -> None:
-    answer = run(host())
+@pytest.mark.parametrize("gpus", [None, "gres:gpu:0", "gres/gpu:a100=0", "gres:scratch:1,gpu:0"])
+@pytest.mark.parametrize("field", ["tres_per_node", "tres_per_job"])
+def test_a_host_job_without_a_gpu_is_refused(field: str, gpus: str | None) -> None:
+    answer = run(host(**{field: gpus} if gpus else {}))
     assert not answer.accepted
     assert "--fill-host" in answer.told[0]
     assert "--gres=gpu:N" in answer.told[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tres_per_node": "gres:gpu:1"},
+        {"tres_per_node": "gres:fill:1"},
+        {"partition": "train"},
+        {"shared": 0},
+    ],
+)
+def test_a_refusal_names_the_variable_that_made_the_job_a_fill(fields: dict[str, Value]) -> None:
+    job = fill()
+    job["spank_job_env"] = ["FILL_SPEC=mem=16G", "FILL_FROM_ENVIRONMENT=1"]
+    answer = run({**job, **fields})
+    assert not answer.accepted
+    assert answer.told[0].startswith("SFILL_FILL: ")
 
 
 def test_a_variable_in_a_profile_does_not_refuse_jobs_without_a_gpu() -> None:
@@ -235,6 +254,8 @@ TRAIN_RECORD = {"job_id": 7, "partition": "train"}
         ({"tres_per_job": "gres:gpu:1"}, FILL_RECORD),
         ({"tres_per_node": "gres:fill:1"}, FILL_RECORD),
         ({"tres_per_node": ""}, FILL_RECORD),
+        ({"cpus_per_tres": "gpu:1"}, FILL_RECORD),
+        ({"mem_per_tres": "gpu:1"}, FILL_RECORD),
         ({"shared": 0}, FILL_RECORD),
         ({"partition": "fill"}, TRAIN_RECORD),
         ({"partition": "train,fill"}, TRAIN_RECORD),

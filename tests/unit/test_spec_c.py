@@ -115,6 +115,7 @@ def test_alone_means_the_sites_default(parser: Path) -> None:
         ).stdout.strip()
 
     assert run("fill", "-", "8192", "16384") == "ok mem=8G"
+    assert run("fill", "-", "16384", "8192") == "ok mem=8G"  # never more than the site allows
     assert run("host", "-") == "ok on"
     assert run("fill", "mem=17G", "8192", "16384").endswith("the most is mem=16G")
 

@@ -175,7 +175,7 @@ def test_lost_database_is_503_in_a_sentence(tmp_path: Path) -> None:
     answer = client_of(tmp_path / "none" / "sfill.db").get("/api/jobs")
     assert answer.status_code == 503
     assert data_of(answer)["error"].startswith(
-        "The database cannot be read just now (unable to open"
+        "The database cannot be read just now (no such file or directory)"
     )
 
 
