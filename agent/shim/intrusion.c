@@ -31,6 +31,7 @@
 #define COARSE_NS 500000ull         /* looks further apart than that place nothing */
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured; until some have been seen */
 #define LEAST_STARTS 4              /* seen from which on they are believed */
+#define LEAST_CONTRADICTING 16      /* ... against what is known exactly */
 #define VAGUE_NS 150000ull          /* moments less certain than that teach nothing */
 #define HELD_BEFORE 4ull            /* one call in so many is held up before it has launched */
 #define MARKER_NS 2000ull           /* GATE.md: a marker's call, and its write by the GPU */
@@ -192,7 +193,7 @@ static uint64_t working_switch(const struct intrusion *in) {
     if (kept_changes(&in->taken) < LEAST_STARTS)
         return return_time(&in->working);
     uint64_t idle_ns = idle_switch(in);
-    bool longer = n >= LEAST_STARTS && ranked(in->working.least_ns, n, 1) > idle_ns;
+    bool longer = n >= LEAST_CONTRADICTING && ranked(in->working.least_ns, n, 1) > idle_ns;
     return longer ? return_time(&in->working) : idle_ns;
 }
 

@@ -167,7 +167,7 @@ def test_coarse_looks_do_not_lengthen_the_return_from_work_of_ours(bench: Bench)
 
 
 def test_a_return_that_is_seen_to_take_longer_is_charged_longer(bench: Bench) -> None:
-    for _ in range(12):
+    for _ in range(20):
         end = bench.launch()
         at = end - 30 * US
         bench.look(at)
