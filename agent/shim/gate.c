@@ -41,6 +41,13 @@ static void before_setup(const struct shim_op *op) {
         gate_wait_open(gpu);
 }
 
+/* The host is about to wait: nothing may stay unmarked until it launches again. */
+static void mark_before_wait(struct gate_gpu *gpu) {
+    pthread_mutex_lock(&gpu->lock);
+    gate_stream_mark_all(gpu, UINT64_MAX);
+    pthread_mutex_unlock(&gpu->lock);
+}
+
 static void gate_before(struct shim_op *op) {
     op->cookie[0] = 0;
     if (op->kind == SHIM_OP_SETUP)
@@ -56,6 +63,8 @@ static void gate_before(struct shim_op *op) {
     }
     op->cookie[0] = gate_wait(context, op) + 1;
     op->cookie[1] = (uint64_t)(uintptr_t)context;
+    if (op->blocking)
+        mark_before_wait(gate_context_gpu(context));
 }
 
 static void gate_after(struct shim_op *op, CUresult result) {
@@ -79,16 +88,11 @@ static void gate_after(struct shim_op *op, CUresult result) {
     pthread_mutex_unlock(&gpu->lock);
 }
 
-/* The host is about to wait: nothing may stay unmarked until it launches again. */
 static void gate_block_begin(CUstream stream, enum shim_block scope) {
     struct gate_context *context;
     (void)scope;
-    if (!gate_context_of(stream, &context) || !context)
-        return;
-    struct gate_gpu *gpu = gate_context_gpu(context);
-    pthread_mutex_lock(&gpu->lock);
-    gate_stream_mark_all(gpu, UINT64_MAX);
-    pthread_mutex_unlock(&gpu->lock);
+    if (gate_context_of(stream, &context) && context)
+        mark_before_wait(gate_context_gpu(context));
 }
 
 static void gate_context_destroyed(CUcontext context, bool gone) {

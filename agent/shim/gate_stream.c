@@ -236,6 +236,8 @@ void gate_stream_issued(struct gate_context *context, struct shim_op *op, uint64
             gpu->flight.streams[key->entry].unmarked_ns >= MARK_SUM_NS)
             mark(context, key);
     }
+    if (gpu->flight.mark_wanted)
+        gate_stream_mark_all(gpu, UINT64_MAX);
     pthread_mutex_unlock(&gpu->lock);
 }
 
@@ -260,6 +262,12 @@ static void mark_context(struct gate_context *context, uint64_t since_ns) {
 
 void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns) {
     if (gpu->flight.count == 0 || gate_stream_capturing())
+        return;
+    /* GATE.md, rule 1. Whoever has launched makes up for it. */
+    bool asked = since_ns == UINT64_MAX; /* the helper comes again by itself */
+    if (asked)
+        gpu->flight.mark_wanted = gpu->flight.launching > 0;
+    if (gpu->flight.launching)
         return;
     shim_inside++;
     for (int i = 0; i < CONTEXTS; i++)
@@ -290,6 +298,8 @@ void gate_clock_anchor(struct gate_context *context) {
     shim_inside--;
 }
 
+/* What another thread launches just now stays unmarked until the last capture has ended; the
+ * helper marks it then. */
 void gate_stream_capture(int change) {
     uint32_t used = atomic_load(&gate.gpus_used);
     for (uint32_t i = 0; i < used; i++) {
@@ -318,7 +328,7 @@ void gate_stream_forget(CUstream handle) {
     struct stream_key *key = find_key(context, handle, false);
     if (key) {
         const struct flight_stream *stream = &context->gpu->flight.streams[key->entry];
-        if (stream->marked != stream->issued)
+        if (stream->marked != stream->issued) /* the last chance; nobody may be launching to it */
             mark(context, key);
         release_key(context, key);
     }

@@ -137,7 +137,7 @@ static uint64_t size_class(const struct shim_op *op) {
 
 /* What the operation should take, as known now. */
 static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op, uint64_t held_ns) {
-    struct flown own = {.shape = op->shape, .known = true};
+    struct flown own = {.shape = op->shape, .known = true, .blocking = op->blocking};
     own.compute = op->kind == SHIM_OP_KERNEL || op->kind == SHIM_OP_GRAPH;
     if (!own.compute)
         own.shape = size_class(op);

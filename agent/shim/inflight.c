@@ -52,6 +52,7 @@ uint64_t flight_release(struct flight *flight, const struct flown *op) {
     if (flight->count++ == 0)
         flight->progress_ns = op->release_ns;
     flight->alone += own->alone;
+    flight->launching += !own->blocking;
     flight->in_flight_ns += own->bound_ns;
     return ticket;
 }
@@ -62,6 +63,8 @@ void flight_remove(struct flight *flight, struct flown *op) {
     flight->count--;
     if (op->state == FLOWN_ISSUED)
         flight->streams[op->stream].pending--;
+    else
+        flight->launching -= !op->blocking;
     op->state = FLOWN_NONE;
     while (flight->head < flight->tail && flight_op(flight, flight->head)->state == FLOWN_NONE)
         flight->head++;
@@ -78,6 +81,7 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
     op->issued_ns = now_ns;
     op->value = ++own->issued;
     op->state = FLOWN_ISSUED;
+    flight->launching -= !op->blocking;
     own->pending++;
     if (own->unmarked_ns == 0)
         own->unmarked_since_ns = now_ns;
@@ -220,9 +224,11 @@ void flight_timed(struct flight_stream *stream, uint64_t value, struct CUevent_s
         (struct flight_time){.value = value, .event = event, .clock = clock};
 }
 
-/* The oldest event of the stream that has passed; NULL: none, or when is not known. */
+/* The oldest event of the stream that has passed by now_ns; NULL: none, or when is not known.
+ * What passed since then is for the next look: until then nobody has looked whether training had
+ * come back before it. */
 static struct flight_time *next_time(struct flight *flight, struct flight_stream *stream,
-                                     uint64_t value) {
+                                     uint64_t value, uint64_t now_ns) {
     while (stream->times_head != stream->times_tail) {
         struct flight_time *time = &stream->times[stream->times_head % FLIGHT_TIMES];
         if (time->value > value)
@@ -231,7 +237,7 @@ static struct flight_time *next_time(struct flight *flight, struct flight_stream
             time->known = flight->time_of && flight->time_of(time);
         time->asked = true;
         if (time->known)
-            return time;
+            return time->at_ns <= now_ns ? time : NULL;
         stream->times_head++; /* that marker counts as if it had none */
     }
     return NULL;
@@ -248,7 +254,7 @@ static void collect_timed(struct flight *flight, uint64_t now_ns, uint64_t epoch
             if (!stream->pending || stream->times_head == stream->times_tail)
                 continue;
             uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
-            struct flight_time *time = next_time(flight, stream, value);
+            struct flight_time *time = next_time(flight, stream, value, now_ns);
             if (time && (!first || time->at_ns < first->at_ns)) {
                 first = time;
                 at = i;
@@ -270,13 +276,11 @@ void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_
         collect_timed(flight, now_ns, epoch, sink, argument);
     for (uint32_t i = 0; flight->count && i < flight->streams_used; i++) {
         struct flight_stream *stream = &flight->streams[i];
-        if (!stream->pending)
+        /* While events are to come all before them waits for them: between two of known times
+         * nothing is placed by guess. One that fails has been dropped above. */
+        if (!stream->pending || stream->times_head != stream->times_tail)
             continue;
         uint64_t value = atomic_load_explicit(stream->word, memory_order_acquire);
-        if (stream->times_head != stream->times_tail) /* what came since belongs to an event */
-            value =
-                later(stream->done,
-                      sooner(value, stream->times[stream->times_head % FLIGHT_TIMES].value - 1));
         if (value <= stream->done)
             continue;
         stream->done = value;
@@ -290,7 +294,7 @@ void flight_drained(struct flight *flight, uint32_t stream, uint64_t now_ns, uin
     own->done = own->marked = own->issued;
     own->unmarked_ns = 0;
     struct flight_time *time;
-    while ((time = next_time(flight, own, own->issued))) {
+    while ((time = next_time(flight, own, own->issued, UINT64_MAX))) {
         own->times_head++;
         flight_collect_exact(flight, stream, time->value, time->at_ns, now_ns, epoch, sink,
                              argument);

@@ -21,11 +21,12 @@ struct flown {
     uint64_t epoch;     /* idle_epoch() at its release; 0: training was not idle */
     uint32_t stream;
     enum flown_state state;
-    bool known;   /* mean_ns is learned, not assumed */
-    bool trusted; /* ... from exact measurements */
-    bool alone;   /* nothing else may be in flight with it */
-    bool compute; /* kernel or graph, else copy or set */
-    bool tried;   /* its learned duration is in doubt */
+    bool known;    /* mean_ns is learned, not assumed */
+    bool trusted;  /* ... from exact measurements */
+    bool alone;    /* nothing else may be in flight with it */
+    bool compute;  /* kernel or graph, else copy or set */
+    bool tried;    /* its learned duration is in doubt */
+    bool blocking; /* its call returns only when it is done */
 };
 
 #define FLIGHT_TIMES 64 /* markers of one stream under way that have an event */
@@ -61,6 +62,10 @@ struct flight {
     uint64_t head, tail;   /* operations [head, tail) may be in flight */
     uint32_t count;
     uint32_t alone; /* of them such that nothing may join */
+    /* Released and not yet counted on their streams: a marker made now might stand behind one
+     * without counting it. Not those whose call blocks: all is marked before that call. */
+    uint32_t launching;
+    bool mark_wanted; /* marking was put off for that */
     uint64_t in_flight_ns;
     uint64_t resume_ns;    /* when training came back in the bubble in use; 0: it has not */
     uint64_t polled_ns;    /* latest look at the words */

@@ -99,6 +99,16 @@ void glue_look(struct gate_gpu *gpu, uint64_t now_ns) {
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
 }
 
+/* A marker of a stream has an event, which the GPU passes at at_ns; 0: that is never known. */
+static bool time_of(struct flight_time *time) {
+    time->at_ns = (uint64_t)(uintptr_t)time->event;
+    return time->at_ns != 0;
+}
+void glue_timed(struct gate_gpu *gpu, uint32_t stream, uint64_t value, uint64_t at_ns) {
+    gpu->flight.time_of = time_of;
+    flight_timed(&gpu->flight.streams[stream], value, (CUevent)(uintptr_t)at_ns, NULL);
+}
+
 /* From now on the host's clock, when a look has read a board, shows this. */
 static uint64_t host_ns;
 static uint64_t host_clock(void) { return host_ns; }

@@ -57,6 +57,7 @@ def library() -> ctypes.CDLL:
         "glue_launch": (u64, [pointer, ctypes.c_uint32, u64, u64, u64, integer]),
         "glue_launch_checked": (None, [pointer, u64, u64]),
         "glue_look": (None, [pointer, u64]),
+        "glue_timed": (None, [pointer, ctypes.c_uint32, u64, u64]),
         "glue_clock": (None, [pointer, u64]),
         "glue_took_over": (None, [pointer, u64]),
         "glue_mean": (u64, [pointer, u64]),
