@@ -14,8 +14,9 @@
  * The switches are learned. On an idle GPU: from the launch of our first operation in a bubble
  * until its begin, exactly, where its duration is known (training's return is taken to need as
  * long; the median counts). From our end until training has begun: between two looks, of which
- * the first had not seen it; since looks are late, the least of many tell. The same serves for
- * returns to an idle GPU where there are no events.
+ * the first had not seen it; since looks are late, the least of many tell, and they count only
+ * where they say that it took longer than on an idle GPU. The same serves for returns to an idle
+ * GPU where there are no events.
  *
  * Assumed: the GPU serves one context at a time (time slicing), and taking it costs what giving
  * it back does; a training process that has work has it all along between two of its bubbles.
