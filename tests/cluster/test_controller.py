@@ -34,11 +34,15 @@ def gated(cluster: Cluster) -> list[dict[str, object]]:
     return [row for row in events(cluster, "attached") if "is gated" in str(row["text"])]
 
 
+# siminfer alone may heed SIGTERM in time and end with 0; a shell dies of it.
+PROGRAM = "sh -c 'siminfer --seconds 120; exit 3'"
+
+
 def test_an_evicted_srun_fill_is_cancelled_and_its_user_is_told_why(supplied: Cluster) -> None:
     training = train(supplied, "n1")
     lends(supplied, "f1")
     before = len(gated(supplied))
-    line = f". {supplied.sandbox.folder}/env; exec srun --fill=mem=2G siminfer --seconds 120"
+    line = f". {supplied.sandbox.folder}/env; exec srun --fill=mem=2G {PROGRAM}"
     with subprocess.Popen(
         [
             *("setpriv", f"--reuid={USERS[1]}", f"--regid={USERS[1]}", "--init-groups"),
