@@ -22,6 +22,8 @@ from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from db import sqlite_file
+
 BACKENDS = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
@@ -43,6 +45,7 @@ class Database:
         backend = self.url.get_backend_name()
         # SQLite has one writer at a time; waiting in line here is fair, polling its lock is not.
         self._write_lock = threading.Lock() if backend == "sqlite" else None
+        self._path = Path(str(self.url.database)) if backend == "sqlite" else None
         self._busy_timeout_s = busy_timeout_s
         try:
             if backend == "sqlite":
@@ -62,11 +65,18 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """One transaction: committed at the end, rolled back on any exception."""
+        """One transaction: committed at the end, rolled back on any exception.
+
+        On SQLite it also raises after the commit, if the file was removed or replaced meanwhile.
+        """
         if self.read_only:
             raise DatabaseError("this database was opened read-only")
-        with self._in_line(), Session(self.engine) as session, session.begin():
-            yield session
+        with self._in_line(), Session(self.engine) as session:
+            with session.begin():
+                file = sqlite_file.file_of(session) if self._path else None
+                yield session
+            if self._path and file:
+                sqlite_file.require_same_file(file, self._path)
 
     @contextmanager
     def _in_line(self) -> Iterator[None]:
@@ -132,6 +142,8 @@ def _sqlite_engine(url: URL, read_only: bool, busy_timeout_s: float) -> Engine:
             connection.execute("PRAGMA journal_mode=WAL")
             # FULL: a batch that was acknowledged must survive a power cut.
             connection.execute("PRAGMA synchronous=FULL")
+
+    sqlite_file.watch(engine, path)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

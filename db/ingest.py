@@ -2,7 +2,8 @@
 
 A batch is one transaction together with its number, so it is stored whole or not at all; one
 that comes again is known by its number and only acknowledged. Batches of one `boot_id` come in
-order: an agent sends the next one only after the one before was acknowledged.
+order: an agent sends the next one only after the one before was acknowledged, so a gap is a loss of
+ours, which goes on record.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Ingest:
     def store(self, report: Report, *, now_us: int) -> int:
         """Store a report; return the highest batch stored of its batch's `boot_id`.
 
-        The number answered is below the batch's own when it came out of order. Raises what
-        SQLAlchemy raises when the database is away; then nothing of the report was stored.
+        Raises what SQLAlchemy raises when the database is away; then nothing of the report counts
+        as stored.
         """
         with self._lock(report.node):
             boot_id = report.batch.boot_id if report.batch else report.boot_id
@@ -76,12 +77,11 @@ class Ingest:
             batch = report.batch
             if batch is None or batch.sequence <= highest:
                 return highest
-            if stored is not None and batch.sequence != highest + 1:
-                return highest
+            if batch.sequence != highest + 1:
+                _note_missing(session, node, batch, highest + 1, now_us)
             if stored is None:
                 stored = ReceivedBatch(node_id=node.id, boot_id=boot_id)
                 session.add(stored)
-                _note_missing(session, node, batch, now_us)
             stored.sequence = batch.sequence
             if one_by_one:
                 _write_one_by_one(session, node, batch, now_us)
@@ -139,14 +139,14 @@ def _may_move(session: Session, gpu: Gpu, to: Node, now_us: int) -> bool:
     return True
 
 
-def _note_missing(session: Session, node: Node, batch: Batch, now_us: int) -> None:
-    """The first batch of a life is number 1, unless this database lost what it once had."""
-    if batch.sequence > 1:
-        text = (
-            f"batches 1 to {batch.sequence - 1} of boot {batch.boot_id} were acknowledged once"
-            " but are not in this database"
-        )
-        add_event(session, at_us=now_us, what="lost", text=text, node_id=node.id)
+def _note_missing(session: Session, node: Node, batch: Batch, first: int, now_us: int) -> None:
+    """An agent sends a batch only once all before it were acknowledged: where these are not there,
+    this database lost what it once had (it was removed, or an older copy took its place)."""
+    text = (
+        f"batches {first} to {batch.sequence - 1} of boot {batch.boot_id} were acknowledged once"
+        " but are not in this database"
+    )
+    add_event(session, at_us=now_us, what="lost", text=text, node_id=node.id)
 
 
 def _write_one_by_one(session: Session, node: Node, batch: Batch, now_us: int) -> None:

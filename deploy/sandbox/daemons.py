@@ -28,7 +28,7 @@ def _our_command(sandbox: Sandbox, kind: str, node: str) -> list[str]:
         "sfill-web": "webui.main",
     }[kind]
     settings = sandbox.node_conf(node) if kind == "sfilld" else sandbox.controller_conf
-    return [sandbox.python, "-m", module, "--config", str(settings)]
+    return [sandbox.python, "-P", "-m", module, "--config", str(settings)]
 
 
 def _our_environment(sandbox: Sandbox) -> dict[str, str]:

@@ -36,7 +36,7 @@ def _write_commands(sandbox: Sandbox) -> None:
     _write_wrapper(
         folder / "bin/sfill",
         {"PYTHONPATH": f"{folder}/lib/python", "SFILL_CONF": str(sandbox.controller_conf)},
-        f"{sandbox.python} -m slurm_plugin.cli.main",
+        f"{sandbox.python} -P -m slurm_plugin.cli.main",
     )
     if sandbox.simulated:
         libraries = f"{folder}/gpu/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"

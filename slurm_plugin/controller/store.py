@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillStoring
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from db.engine import Database, DatabaseError
 from db.ingest import Ingest
@@ -42,6 +42,7 @@ class Store:
         self._upgraded = False
         self._retry_at_s = 0.0
         self._off: bool | None = None  # unknown until it was read
+        self._stored_off = False  # what the database has said, or has taken
         self._writers = ThreadPoolExecutor(_WRITERS, "ingest")
         self._storing: dict[str, Future[int]] = {}  # the last report of each node
 
@@ -64,13 +65,31 @@ class Store:
                 return False
             try:
                 upgrade(self.database)
-                with self.database.reading() as session:
-                    self._off = self._off or filling_is_off(session)
-            except SQLAlchemyError as error:
+                self._read_switch()
+            except (SQLAlchemyError, DatabaseError) as error:
+                if isinstance(error, DatabaseError) and self._off is None:
+                    raise  # at the start: the operator has to act
                 self._failed(error)
                 return False
             self._upgraded = True
             return True
+
+    def _read_switch(self) -> None:
+        with self.database.reading() as session:
+            found = filling_is_off(session)
+        if self._stored_off and not found:
+            text = "the database lost the operator's switch: it is off, and stored again"
+            self._write_switch(off=True, text=text, user="")
+        self._off = self._off or found
+        self._stored_off = self._stored_off or found
+
+    def _write_switch(self, *, off: bool, text: str, user: str) -> None:
+        with self.database.writing() as session:
+            session.merge(Setting(name=OFF_SETTING, value=str(int(off))))
+            what = "off" if off else "on"
+            now_us = time.time_ns() // 1000
+            add_event(session, at_us=now_us, what=what, text=text, user=user or None)
+        self._stored_off = off
 
     def ingest(self, report: Report) -> int:
         """Store a report if the database is there; the highest batch known to be stored by now."""
@@ -92,18 +111,26 @@ class Store:
         self.database.close()
 
     def _store(self, report: Report) -> int:
+        for _ in range(2):
+            if not self.open() or time.monotonic() < self._retry_at_s:
+                break
+            try:
+                return self._ingest.store(report, now_us=time.time_ns() // 1000)
+            except SQLAlchemyError as error:
+                if not self._failed(error):
+                    break
         boot_id = report.batch.boot_id if report.batch else report.boot_id
-        if not self.open() or time.monotonic() < self._retry_at_s:
-            return self._ingest.accepted(report.node, boot_id)
-        try:
-            return self._ingest.store(report, now_us=time.time_ns() // 1000)
-        except SQLAlchemyError as error:
-            self._failed(error)
-            return self._ingest.accepted(report.node, boot_id)
+        return self._ingest.accepted(report.node, boot_id)
 
-    def _failed(self, error: SQLAlchemyError) -> None:
+    def _failed(self, error: SQLAlchemyError | DatabaseError) -> bool:
+        """Notes a failure; True when the next try, at once, may well succeed."""
+        if self._upgraded and _lacks_tables(error):
+            log.warning("another database is there, its tables are made: %s", first_line(error))
+            self._upgraded = False
+            return True
         log.warning("the database is away, batches stay with their nodes: %s", first_line(error))
         self._retry_at_s = time.monotonic() + RETRY_AFTER_S
+        return False
 
     def switch(self, *, off: bool, text: str, user: str) -> None:
         """Throw the operator's switch.
@@ -113,15 +140,23 @@ class Store:
         """
         if off:
             self._off = True
-        if not self.open():
-            raise DatabaseError(f"the database is away; filling is {'off' if self.off else 'on'}")
-        try:
-            with self.database.writing() as session:
-                session.merge(Setting(name=OFF_SETTING, value=str(int(off))))
-                what = "off" if off else "on"
-                add_event(session, at_us=time.time_ns() // 1000, what=what, text=text, user=user)
-        except SQLAlchemyError as error:
-            self._failed(error)
-            more = "; filling is off until sfillctld restarts" if off else "; filling stays off"
-            raise DatabaseError(f"the switch was not stored: {first_line(error)}{more}") from error
+        for again in (True, False):
+            if not self.open():
+                state = "off" if self.off else "on"
+                raise DatabaseError(f"the database is away; filling is {state}")
+            try:
+                self._write_switch(off=off, text=text, user=user)
+                break
+            except SQLAlchemyError as error:
+                if self._failed(error) and again:
+                    continue
+                more = "; filling is off until sfillctld restarts" if off else "; filling stays off"
+                raise DatabaseError(
+                    f"the switch was not stored: {first_line(error)}{more}"
+                ) from error
         self._off = off
+
+
+def _lacks_tables(error: Exception) -> bool:
+    """Whether the database is there, but without (some of) our tables or their columns."""
+    return isinstance(error, ProgrammingError) or "no such " in str(getattr(error, "orig", ""))

@@ -184,6 +184,39 @@ def test_with_the_database_locked_supply_goes_on_and_nothing_is_acknowledged(ben
     assert bench.answer(report(2, [bubble_use(2)], gpus=[lent])).accepted_sequence == 2
 
 
+def remove_database(bench: Bench) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{bench.path}{suffix}").unlink(missing_ok=True)
+
+
+def test_a_database_that_is_deleted_is_made_anew_and_what_is_acknowledged_is_in_it(
+    bench: Bench,
+) -> None:
+    assert bench.answer(report(1, [bubble_use(1)])).accepted_sequence == 1
+    remove_database(bench)
+    # A writer takes its time where the machine is busy: the batch is sent again until it counts.
+    while bench.answer(report(2, [bubble_use(2)])).accepted_sequence < 2:
+        pass
+    with Database(f"sqlite:///{bench.path}", read_only=True).reading() as session:
+        assert session.scalar(select(func.count()).select_from(BubbleUse)) == 1
+    (lost,) = bench.events()
+    assert lost.what == "lost" and "batches 1 to 1 " in lost.text
+    assert bench.http.get("/v1/health").json["database"]  # type: ignore[index]
+
+
+def test_the_switch_outlives_the_database(bench: Bench, munge_socket: str) -> None:
+    assert bench.switch(off=True).json == {"off": True}
+    remove_database(bench)
+    while bench.answer(report(1, [bubble_use(1)])).accepted_sequence < 1:
+        pass
+    again = Controller(bench.settings, bench.slurm)
+    assert again.store.open() and again.store.off
+    assert [event.what for event in bench.events()] == ["off"]
+    remove_database(bench)
+    assert bench.switch(off=False).json == {"off": False}
+    assert not bench.answer(report()).off
+
+
 def test_off_holds_even_when_it_cannot_be_stored_and_on_does_not(bench: Bench) -> None:
     other = sqlite3.connect(bench.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
