@@ -13,13 +13,13 @@ set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${SFILL_DEMO_DIR:-/tmp/sfill-demo}
 once=no
+[ $# -le 1 ] || {
+    echo "demo.sh: $# arguments; allowed is one of --once and --down, or none" >&2
+    exit 2
+}
 case "${1:-}" in
-"") ;;
+"" | --down) ;;
 --once) once=yes ;;
---down)
-    bash "$repository/deploy/sandbox/down" "$folder"
-    exit
-    ;;
 *)
     echo "demo.sh: $1 is not known; allowed are --once and --down" >&2
     exit 2
@@ -28,6 +28,15 @@ esac
 [ "$(id -u)" = 0 ] || {
     echo "demo.sh: must run as root (it boots slurmd, which changes to the users of the jobs)" >&2
     exit 2
+}
+if [ "${1:-}" = --down ]; then
+    exec bash "$repository/deploy/sandbox/down" "$folder"
+fi
+# A second one would take the first one's Slurm down under it. No daemon inherits descriptor 9.
+exec 9>"/run/lock/sfill-demo$(realpath -m -- "$folder" | tr -c '[:alnum:]\n' -).lock"
+flock --nonblock 9 || {
+    echo "demo.sh: a demo is being run in $folder; wait for it, or name another SFILL_DEMO_DIR" >&2
+    exit 1
 }
 
 began=$SECONDS

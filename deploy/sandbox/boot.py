@@ -17,6 +17,7 @@ from deploy.sandbox import (
     daemons,
     database,
     devices,
+    place,
     ports,
     product,
     services,
@@ -32,14 +33,14 @@ FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "bin", "lib", "li
 def main() -> int:
     """Exit code 0: up; 1: something failed, and what had been started is down again; 2: usage."""
     options = _parser().parse_args()
-    if os.geteuid() != 0:
-        print("deploy/sandbox/up: needs root: it starts slurmd", file=sys.stderr)
-        return 2
     began = time.monotonic()
     try:
         sandbox = boot(options)
     except SandboxError as error:
         print(f"deploy/sandbox/up: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"deploy/sandbox/up: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     print(f"sandbox up in {time.monotonic() - began:.1f} s: source {sandbox.folder}/env")
     return 0
@@ -59,11 +60,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def boot(options: argparse.Namespace) -> Sandbox:
     """Start everything in order; on failure stop what was started."""
+    place.check_name(options.folder)
     folder = Path(options.folder).resolve()
     if record_path(folder).exists():
         raise SandboxError(f"{folder}: a sandbox is up there; deploy/sandbox/down {folder} first")
     install = find(options.slurm_root)
     gpus, simulated = _gpus(options.gpus, options.nodes, folder)
+    ports.check_range(options.port_base)
+    place.claim(folder)
     _make_folders(folder)
     sandbox = Sandbox(
         folder=folder,
@@ -98,7 +102,6 @@ def _gpus(wanted: str, nodes: int, folder: Path) -> tuple[list[list[Gpu]], bool]
 
 
 def _make_folders(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("", *FOLDERS):
         (folder / name).mkdir(exist_ok=True)
         (folder / name).chmod(0o755)  # users' jobs read here, whatever the caller's umask

@@ -16,6 +16,13 @@ REGISTRY = Path("/run/lock/sfill-sandboxes.json")
 BLOCKS = 100  # up to port 31999, below the kernel's ephemeral ports
 
 
+def check_range(wanted: int | None) -> None:
+    """Raise SandboxError for a first port that leaves no room for a block."""
+    last = 65536 - PORTS_PER_SANDBOX
+    if wanted is not None and not 1024 <= wanted <= last:
+        raise SandboxError(f"--port-base {wanted}: 1024 to {last} are allowed")
+
+
 def reserve(folder: Path, wanted: int | None) -> int:
     """Reserve a block for the sandbox in `folder` and return its first port.
 

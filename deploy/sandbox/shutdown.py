@@ -18,7 +18,7 @@ JOBS_END_S = 15.0
 
 def main() -> int:
     """Exit code 0: down, also when it was down already; 1: something is left; 2: usage."""
-    if len(sys.argv) > 2 or sys.argv[1:] in (["-h"], ["--help"]):
+    if len(sys.argv) > 2 or any(word == "" or word.startswith("-") for word in sys.argv[1:]):
         print("usage: deploy/sandbox/down [DIR]")
         return 2
     folder = Path(sys.argv[1] if len(sys.argv) == 2 else DEFAULT_FOLDER).resolve()

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
 
 
-def up(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def up(folder: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
     """Boot a sandbox the way anybody does; the caller takes it down."""
     command = [str(REPOSITORY / "deploy/sandbox/up"), str(folder), *options]
     return _call(command)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -140,6 +144,8 @@ def test_two_sandboxes_stand_side_by_side(cluster: Cluster) -> None:
         (["--nodes", "0"], "--nodes 0: 1 to 40 are allowed"),
         (["--gpus", "sim:0"], "--gpus sim:0: `real`, or `sim:K` with K from 1 to 16"),
         (["--slurm-root", "/nowhere"], "--slurm-root /nowhere: no usr/bin/sbatch there"),
+        (["--port-base", "80"], "--port-base 80: 1024 to 65436 are allowed"),
+        (["--port-base", "65500"], "--port-base 65500: 1024 to 65436 are allowed"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(
@@ -150,3 +156,89 @@ def test_wrong_options_are_refused_in_one_sentence(
     assert answer.stderr.startswith("deploy/sandbox/up: ") and says in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
     assert not (tmp_path / "box").exists()
+
+
+@pytest.mark.parametrize("name", ["with space", "quo'te", "hash#tag", "com,ma", "l" * 90, ""])
+def test_a_folder_that_slurm_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
+    answer = up(f"{tmp_path}/{name}" if name else "")
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert "DIR" in answer.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_others_is_left_as_it_is(tmp_path: Path) -> None:
+    """`up` empties DIR/run and changes modes: not in /, nor in anybody's home."""
+    theirs = tmp_path / "run" / "theirs"
+    theirs.parent.mkdir()
+    theirs.touch()
+    tmp_path.chmod(0o700)
+    answer = up(tmp_path)
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        f"deploy/sandbox/up: {tmp_path}: is neither empty nor a sandbox's; name a folder that is,"
+        " or a new one\n"
+    )
+    assert theirs.exists()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_a_file_in_the_way_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "box").touch()
+    answer = up(tmp_path / "box")
+    assert answer.returncode == 1
+    assert answer.stderr == f"deploy/sandbox/up: {tmp_path}/box: File exists\n"
+
+
+@pytest.mark.parametrize("command", ["deploy/sandbox/up", "deploy/sandbox/down", "deploy/demo.sh"])
+def test_an_ordinary_user_is_told_that_root_is_needed(users: tuple[str, str], command: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        copy = folder / command  # the repository may stand where the user can't read
+        copy.parent.mkdir(parents=True)
+        shutil.copy(Path(__file__).parents[2] / command, copy)
+        answer = subprocess.run(
+            ["setpriv", f"--reuid={users[0]}", "--clear-groups", "bash", str(copy)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd="/",
+        )
+    assert answer.returncode == 2
+    assert "root" in answer.stderr and len(answer.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--lunch"], "--lunch is not known; allowed are --once and --down"),
+        (["--once", "--down"], "2 arguments; allowed is one of --once and --down, or none"),
+    ],
+)
+def test_the_demo_refuses_what_it_does_not_know(words: list[str], says: str) -> None:
+    answer = _demo(*words)
+    assert (answer.returncode, answer.stderr) == (2, f"demo.sh: {says}\n")
+
+
+def test_two_demos_in_one_folder_do_not_meet(tmp_path: Path) -> None:
+    folder = str(tmp_path / "demo")
+    name = "".join(letter if letter.isalnum() else "-" for letter in folder)
+    lock = Path(f"/run/lock/sfill-demo{name}.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        answer = _demo(folder=folder)
+    lock.unlink()
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"demo.sh: a demo is being run in {folder}; ")
+
+
+def _demo(*words: str, folder: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(Path(__file__).parents[2] / "deploy/demo.sh"), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={**os.environ, "SFILL_DEMO_DIR": folder},
+    )
