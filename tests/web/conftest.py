@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -54,11 +55,10 @@ class Watched:
         return self.page
 
 
-@pytest.fixture(scope="session")
-def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """The product's own server on a free port, over a ledger of the last 90 minutes."""
-    path = tmp_path_factory.mktemp("web") / "sfill.db"
-    sample_engine(path, now_us=time.time_ns() // 1000, minutes=90).dispose()
+@contextmanager
+def served(path: Path, minutes: int) -> Iterator[Dashboard]:
+    """The product's own server on a free port, over a ledger of the last minutes."""
+    sample_engine(path, now_us=time.time_ns() // 1000, minutes=minutes).dispose()
     settings = WebSettings(listen="127.0.0.1:0", database_url=f"sqlite:///{path}")
     app = create_app(settings, Database(settings.database_url, read_only=True))
     server: Any = create_server(app, host="127.0.0.1", port=0, threads=4)
@@ -66,6 +66,13 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     thread.start()
     yield Dashboard(f"http://127.0.0.1:{server.effective_port}", path)
     server.close()
+
+
+@pytest.fixture(scope="session")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """A cluster that has worked for 90 minutes."""
+    with served(tmp_path_factory.mktemp("web") / "sfill.db", 90) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

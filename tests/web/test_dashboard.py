@@ -7,6 +7,7 @@ import io
 import json
 import re
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import Session
 
 from db.models import BubbleUse
-from tests.web.conftest import SCREENSHOTS, Dashboard, Watched
+from tests.web.conftest import SCREENSHOTS, Dashboard, Watched, served
 
 pytestmark = pytest.mark.web
 
@@ -67,6 +68,22 @@ def test_page_is_clean_and_local(
     assert not page.locator("#banner").is_visible()
     wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
     assert not wide, "the page scrolls sideways"
+    if request.node.callspec.id.endswith("desktop"):
+        tables = "[...document.querySelectorAll('.scroll')]"
+        cut = page.evaluate(f"{tables}.some(table => table.scrollWidth > table.clientWidth)")
+        assert not cut, "a table does not fit a desktop"
+
+
+def test_times_under_small_charts_stand_level(tmp_path: Path, watched: Watched) -> None:
+    with served(tmp_path / "sfill.db", 2) as begun:
+        watched.open(begun.address + "/?minutes=60")
+        turned = watched.page.evaluate(
+            "[...document.querySelectorAll('#gpus .chart .xtick text')]"
+            ".map(label => /rotate\\(([^,)]*)/.exec(label.getAttribute('transform')))"
+            ".map(found => found ? Number(found[1]) : 0)"
+        )
+    assert len(turned) >= 6
+    assert set(turned) == {0}
 
 
 def test_charts_are_drawn_for_gpus_with_training(dashboard: Dashboard, watched: Watched) -> None:

@@ -51,6 +51,7 @@ function layout(sinceUs, untilUs, large, wide) {
       linecolor: colour("--line"),
       hoverformat: "%Y-%m-%d %H:%M:%S",
       nticks: wide ? 10 : 5,
+      tickangle: 0,
       tickformatstops: [
         { dtickrange: [null, 60000], value: "%H:%M:%S" },
         { dtickrange: [60000, 86400000], value: "%H:%M" },

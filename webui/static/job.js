@@ -47,7 +47,7 @@ function slowdownTile(job) {
   const known = job.calibrated_slowdown !== null;
   const note = known ? `in all, against hold-outs; budget ${share(job.slowdown_budget)}` : "takes some hold-outs beside a fill";
   const value = known ? percent(job.calibrated_slowdown, cost) : [job.mode === "on" ? "not known yet" : NOTHING, ""];
-  return tile("Measured slowdown", ...value, note);
+  return tile("Slowdown", ...value, note);
 }
 
 function hostTiles(job) {

@@ -25,7 +25,7 @@ const hosts = new Table("hosts", [
   { title: "Bubbles", number: true, cell: (job) => share(job.bubble_share), sort: (job) => job.bubble_share },
   { title: "Filled", number: true, cell: (job) => share(job.filled_share), sort: (job) => job.filled_share },
   { title: "Intrusion", number: true, cell: (job) => cost(job.intrusion_fraction), sort: (job) => job.intrusion_fraction },
-  { title: "Measured slowdown", number: true, cell: slowdown, sort: (job) => job.calibrated_slowdown },
+  { title: "Slowdown", number: true, cell: slowdown, sort: (job) => job.calibrated_slowdown },
   { title: "Budget", number: true, cell: (job) => (job.mode === "on" ? share(job.slowdown_budget) : NOTHING), sort: (job) => job.slowdown_budget },
 ], "");
 
