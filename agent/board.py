@@ -13,13 +13,15 @@ from enum import IntEnum
 MAGIC_TRAINING = 0x3152544E4C494653
 MAGIC_FILL = 0x31524C464E4C4653
 MAGIC_POLICY = 0x31594C504E4C4653
-LAYOUT_VERSION = 1
+MAGIC_ACCOUNT = 0x314343414E4C4653
+LAYOUT_VERSION = 2
 MAX_STREAMS = 512
 MAX_GPUS = 16
 BUBBLE_RING = 1024
 USE_RING = 2048
 MAX_BOARDS = 64
 MAX_FILLS = 16
+MAX_PLACES = 256
 UUID_BYTES = 48
 POLICY_IGNORE_TRAINING = 1
 POLICY_NO_PREDICTION = 2
@@ -208,4 +210,24 @@ class PolicyPage(ctypes.Structure):
         ("turns", c_uint32),
         ("flags", c_uint32),
         ("fills", PolicyFill * MAX_FILLS),
+    )
+
+
+class AccountPlace(ctypes.Structure):
+    _fields_ = (
+        ("board_id", c_uint64),
+        ("bytes", c_uint64),
+    )
+
+
+class AccountPage(ctypes.Structure):
+    _fields_ = (
+        ("magic", c_uint64),
+        ("version", c_uint32),
+        ("size_bytes", c_uint32),
+        ("uuid", c_char * UUID_BYTES),
+        ("job_id", c_uint64),
+        ("complete", c_uint32),
+        ("places_used", c_uint32),
+        ("places", AccountPlace * MAX_PLACES),
     )

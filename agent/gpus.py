@@ -24,6 +24,7 @@ class Gpu:
     processes: frozenset[int] = frozenset()
     scanned_ns: int = 0  # when the scan that `processes` is from began
     unknown: int = 0
+    unboarded: frozenset[int] = frozenset()  # fill jobs with a process here that has no board
     fault: str = ""
     kept_by: str = ""  # which killed fill is still on it: nothing is lent meanwhile
     ready_ns: dict[int, int] = field(default_factory=dict)  # training board id -> ready since

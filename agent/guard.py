@@ -95,6 +95,7 @@ class Guard:
         self._note_peak(gpu, found)
         if gpu.unknown and not before[1]:
             self._tell_unknown(gpu)
+        self._node.accounts.look(gpu.uuid, gpu.unboarded)
         self._make_room(gpu)
         return before != (gpu.fault, gpu.unknown)
 
@@ -123,6 +124,7 @@ class Guard:
         gated = {each.process.process_id: each.job.job_id for each in node.fills.values()}
         used: dict[int, int] = {}
         unknown = 0
+        unboarded: set[int] = set()
         seen: set[tuple[str, int]] = set()
         for each in found.processes:
             if each.process_id in watched:
@@ -134,6 +136,7 @@ class Guard:
                 if job_id not in node.jobs.fills and job_id not in node.jobs.refused:
                     unknown += not self._eviction.is_server(each.process_id)
                     continue
+                unboarded.add(job_id)
                 seen.add((gpu.uuid, each.process_id))
                 self._escaping(gpu, each.process_id, job_id)
             used[job_id] = used.get(job_id, 0) + (each.memory_bytes or 0)
@@ -142,6 +145,7 @@ class Guard:
             for key, count in self._sightings.items()
             if key[0] != gpu.uuid or key in seen
         }
+        gpu.unboarded = frozenset(unboarded)
         return unknown, used
 
     def _escaping(self, gpu: Gpu, process_id: int, job_id: int) -> None:

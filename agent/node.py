@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from agent.accounts import Accounts
 from agent.admission import Candidate, Room, room, slots, slots_held, warm
 from agent.attachments import Fill, Training
 from agent.board import Closed, Shut
@@ -46,6 +47,7 @@ class Node:
         }
         self.trainings: dict[int, Training] = {}  # by board id
         self.fills: dict[int, Fill] = {}  # by board id
+        self.accounts = Accounts()
         self.budgets: dict[int, Budget] = {}  # by host job
         self.calibrations: dict[int, JobCalibration] = {}  # by host job
         self.held_out: set[int] = set()  # host jobs whose fills are held out just now
@@ -212,10 +214,12 @@ class Node:
     # Pushes to gates
 
     def push_gpu(self, fill: Fill) -> None:
-        """Hands a gate its GPU's policy page and training boards."""
+        """Hands a gate its job's account, its GPU's policy page and training boards."""
         gpu = self.gpus.get(fill.gpu)
         if gpu is None or fill.connection is None:
             return
+        if (account := self.accounts.of(fill)) is not None:
+            fill.connection.send(Packet("account", {"uuid": gpu.uuid}), account.memory.descriptor)
         descriptor = gpu.policy.memory.read_only_descriptor()
         try:
             fill.connection.send(Packet("policy", {"uuid": gpu.uuid}), descriptor)

@@ -31,7 +31,7 @@ from db.wire.messages import HostMode
 
 log = logging.getLogger(__name__)
 
-PROTOCOL_VERSION = "1"
+PROTOCOL_VERSION = "2"
 _LOG_LINES_PER_PROCESS = 50
 _ATTACHES_PER_JOB = 1024  # in ten seconds; each makes a board and an event
 _REFUSALS_PER_USER = 20  # that our log shows, in ten seconds
@@ -128,6 +128,8 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
+        if node.accounts.full(fill.job_id, fill.gpu):
+            return f"job {job.job_id} has too many processes on the GPU"
         if kept >= 0:
             board_id, memory = adopt_fill_board(kept, process.process_id, node)
         else:
@@ -148,6 +150,9 @@ class ShimVerbs:
         )
         attached.recorded = None if kept >= 0 else 0
         node.fills[board_id] = attached
+        # A job that began before this agent did may have processes that have yet to attach again.
+        began_here = attached.admitted_ns >= node.started_ns
+        node.accounts.join(attached, complete=began_here or not node.settings.guard)
         limits = {"job_id": str(fill.job_id), "memory_limit_bytes": str(fill.memory_bytes)}
         self._answer(connection, "gate", board_id, len(memory.raw), memory.descriptor, kept, limits)
         node.push_gpu(attached)
@@ -203,6 +208,7 @@ class ShimVerbs:
                 self._drain.fill(fill)
                 self._drain.died(fill, stood=self._endless.stands(board_id))
                 del node.fills[board_id]
+                node.accounts.leave(fill)
                 if (gpu := node.gpus.get(fill.gpu)) is not None:
                     gpu.fill_left_ns = now_ns()
                 fill.memory.close()

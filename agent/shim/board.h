@@ -4,6 +4,8 @@
  *   board (training)  monitor writes, agent writes the fields marked [agent], fills read
  *   board (fill)      gate writes, agent reads
  *   policy page       agent writes, fills read: one for each GPU
+ *   account page      the processes of one fill job write, each in its place; agent writes the
+ *                     fields marked [agent]: one for each fill job and GPU
  * Times are CLOCK_MONOTONIC in nanoseconds. agent/board.py mirrors the layout; a test compares
  * both through build/shim/board_layout. A torn, stale, overflowing or unknown state means shut. */
 #ifndef SFILL_BOARD_H
@@ -14,15 +16,17 @@
 #define SFILL_MAGIC_TRAINING 0x3152544e4c494653ull /* "SFILNTR1" */
 #define SFILL_MAGIC_FILL 0x31524c464e4c4653ull
 #define SFILL_MAGIC_POLICY 0x31594c504e4c4653ull
-#define SFILL_LAYOUT_VERSION 1u
+#define SFILL_MAGIC_ACCOUNT 0x314343414e4c4653ull
+#define SFILL_LAYOUT_VERSION 2u
 
 #define SFILL_MAX_STREAMS 512 /* streams one training process may use at once; more: shut */
 #define SFILL_MAX_GPUS 16     /* GPUs one process may use */
 #define SFILL_BUBBLE_RING 1024
 #define SFILL_USE_RING 2048
-#define SFILL_MAX_BOARDS 64 /* training boards on one GPU */
-#define SFILL_MAX_FILLS 16  /* fill jobs on one GPU */
-#define SFILL_UUID_BYTES 48 /* "GPU-xxxxxxxx-...", NUL-terminated */
+#define SFILL_MAX_BOARDS 64  /* training boards on one GPU */
+#define SFILL_MAX_FILLS 16   /* fill jobs on one GPU */
+#define SFILL_MAX_PLACES 256 /* processes of one fill job on one GPU */
+#define SFILL_UUID_BYTES 48  /* "GPU-xxxxxxxx-...", NUL-terminated */
 
 /* Why a training board is shut for good; 0 = not shut. */
 enum sfill_shut {
@@ -214,6 +218,25 @@ struct sfill_policy_page {
 /* Bench only, never in a site's settings. */
 #define SFILL_POLICY_IGNORE_TRAINING 1u /* peers and loosened gates */
 #define SFILL_POLICY_NO_PREDICTION 2u   /* a bubble's end is not foretold: training has to wait */
+
+/* One process of a fill job. */
+struct sfill_account_place {
+    _Atomic uint64_t board_id; /* [agent] whose place it is; 0: nobody's */
+    _Atomic uint64_t bytes;    /* device memory that process holds or is about to take */
+};
+
+/* The device memory of a fill job on one GPU. A process that wants more writes its own sum first
+ * and then adds up all places: of two that ask at once, one at least sees the other. */
+struct sfill_account_page {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size_bytes;
+    char uuid[SFILL_UUID_BYTES];
+    _Atomic uint64_t job_id;
+    _Atomic uint32_t complete;    /* [agent] 1: whoever of the job holds memory here has a place */
+    _Atomic uint32_t places_used; /* [agent] places [0, places_used) may be taken */
+    struct sfill_account_place places[SFILL_MAX_PLACES];
+};
 
 #define SFILL_STALE_NS 500000000ull /* a heartbeat older than this shuts the gate */
 #endif

@@ -153,11 +153,29 @@ static void policy(void) {
     end();
 }
 
+static void account(void) {
+    BEGIN(sfill_account_place);
+    MEMBER(sfill_account_place, board_id);
+    MEMBER(sfill_account_place, bytes);
+    end();
+    BEGIN(sfill_account_page);
+    MEMBER(sfill_account_page, magic);
+    MEMBER(sfill_account_page, version);
+    MEMBER(sfill_account_page, size_bytes);
+    MEMBER(sfill_account_page, uuid);
+    MEMBER(sfill_account_page, job_id);
+    MEMBER(sfill_account_page, complete);
+    MEMBER(sfill_account_page, places_used);
+    MEMBER(sfill_account_page, places);
+    end();
+}
+
 int main(void) {
     printf("{");
     training();
     fill();
     policy();
+    account();
     printf("\n}\n");
     return 0;
 }

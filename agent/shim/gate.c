@@ -118,6 +118,7 @@ const struct shim_role_ops gate_ops = {
     .before = gate_before,
     .after = gate_after,
     .block_begin = gate_block_begin,
+    .context_fits = memory_context_fits,
     .context_destroyed = gate_context_destroyed,
     .stream_destroying = gate_stream_forget,
     .capture_begin = gate_capture_begin,

@@ -24,7 +24,12 @@ struct gate_gpu {
     struct uses uses;
     struct durations durations;
     uint64_t overhead_bytes; /* allowance for the context's own memory */
-    uint64_t held_logged;    /* operations too long for any bubble: already in the agent's log */
+    /* account.c: what this process holds, and the page of its job; that is mapped and unmapped
+     * under `lock` and account.c's own */
+    uint64_t held_bytes;
+    struct sfill_account_page *account; /* NULL: none */
+    uint32_t account_place;
+    uint64_t held_logged; /* operations too long for any bubble: already in the agent's log */
     /* first come, first served: callers take a number */
     _Atomic uint32_t next_number;
     _Atomic uint32_t serving;
@@ -100,8 +105,23 @@ void gate_forget_graph(uint64_t shape, bool gone);
 bool gate_helper_start(void);
 void gate_helper_wake(void);
 
+/* account.c: device memory, summed over the processes of the job. */
+enum account_answer {
+    ACCOUNT_GRANTED,
+    ACCOUNT_OVER,   /* more than the limit */
+    ACCOUNT_UNKNOWN /* nobody knows yet what the job holds: ask again */
+};
+/* Counts so much more if the job then stays within the limit (0: none). */
+enum account_answer account_take(struct gate_gpu *gpu, uint64_t bytes, uint64_t limit);
+void account_add(struct gate_gpu *gpu, int64_t bytes); /* counts more or less, whatever the limit */
+uint64_t account_sum(const struct gate_gpu *gpu); /* the job's; the caller holds the GPU's lock */
+/* A page from the agent, NULL: no longer any; takes the mapping over. */
+void account_map(struct gate_gpu *gpu, struct sfill_account_page *page);
+void account_show(struct gate_gpu *gpu); /* writes the count again: the board is a new one */
+
 /* memory.c */
 bool memory_ask(uint64_t bytes);
+bool memory_context_fits(CUdevice device); /* counts the context that is about to be made */
 void memory_took(uint64_t handle, uint64_t bytes);
 void memory_freed(uint64_t handle);
 void memory_info(size_t *free_bytes, size_t *total_bytes);

@@ -71,7 +71,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
         return closed;
     struct gate_numbers numbers = policy_numbers(&gpu->page);
     uint64_t limit = memory_limit(gpu);
-    if (limit && atomic_load(&gpu->face->memory_bytes) > limit)
+    if (limit && account_sum(gpu) > limit)
         return SFILL_CLOSED_OFF; /* the limit was lowered below what is held */
     if (numbers.max_op_ns && ask->bound_ns > numbers.max_op_ns)
         return SFILL_CLOSED_TOO_LONG;

@@ -20,8 +20,10 @@ static bool ask(const struct shim_role_ops *role, uint64_t bytes) {
 
 static void took(const struct shim_role_ops *role, CUresult result, enum memory_kind kind,
                  uint64_t handle, uint64_t bytes) {
-    if (role && result == CUDA_SUCCESS && role->memory_took)
+    if (role && role->memory_took && result == CUDA_SUCCESS)
         role->memory_took(tagged(kind, handle), bytes);
+    else if (role && role->memory_took)
+        role->memory_took(0, 0);
 }
 
 /* The frame of a call that takes memory: `made` is what the caller gets, a pointer to a handle. */
@@ -38,8 +40,7 @@ static void took(const struct shim_role_ops *role, CUresult result, enum memory_
             do                                                                                     \
                 result = real arguments;                                                           \
             while (hook_again(role, result, -1, wanted, &tries));                                  \
-            if (result == CUDA_SUCCESS)                                                            \
-                took(role, result, kind, (uint64_t) * (made), wanted);                             \
+            took(role, result, kind, result ? 0 : (uint64_t) * (made), wanted);                    \
         }                                                                                          \
         hook_leave(role);                                                                          \
         return result;                                                                             \
@@ -79,8 +80,7 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * at, size_t bytes, unsigned flags)) {
         do
             result = real(at, bytes, flags);
         while (hook_again(role, result, -1, bytes, &tries));
-        if (result == CUDA_SUCCESS)
-            took(role, result, MEMORY_POINTER, *at, bytes);
+        took(role, result, MEMORY_POINTER, result ? 0 : *at, bytes);
     }
     hook_leave(role);
     return result;

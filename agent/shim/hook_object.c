@@ -26,6 +26,10 @@ static void created(const struct shim_role_ops *role, const CUcontext *made, CUr
         role->context_created(*made);
 }
 
+static bool fits(const struct shim_role_ops *role, CUdevice device) {
+    return !role || !role->context_fits || role->context_fits(device);
+}
+
 /* Making a context is an operation too: it uploads, and can stop the GPU. */
 #define CREATE_HOOK(symbol, parameters, arguments)                                                 \
     HOOK(symbol, parameters) {                                                                     \
@@ -34,11 +38,12 @@ static void created(const struct shim_role_ops *role, const CUcontext *made, CUr
             return hook_missing();                                                                 \
         struct shim_op op = {.kind = SHIM_OP_SETUP, .device = device};                             \
         const struct shim_role_ops *role = hook_before(&op, false);                                \
-        CUresult result;                                                                           \
+        CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                \
         unsigned tries = 0;                                                                        \
-        do                                                                                         \
-            result = real arguments;                                                               \
-        while (hook_again(role, result, device, 0, &tries));                                       \
+        if (fits(role, device))                                                                    \
+            do                                                                                     \
+                result = real arguments;                                                           \
+            while (hook_again(role, result, device, 0, &tries));                                   \
         created(role, context, result);                                                            \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
@@ -61,11 +66,12 @@ HOOK(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device)) {
         return hook_missing();
     struct shim_op op = {.kind = SHIM_OP_SETUP, .device = device};
     const struct shim_role_ops *role = hook_before(&op, false);
-    CUresult result;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     unsigned tries = 0;
-    do
-        result = real(context, device);
-    while (hook_again(role, result, device, 0, &tries));
+    if (fits(role, device))
+        do
+            result = real(context, device);
+        while (hook_again(role, result, device, 0, &tries));
     if (result == CUDA_SUCCESS && device >= 0 && device < DEVICES_MOST)
         atomic_store(&primary[device], *context);
     created(role, context, result);

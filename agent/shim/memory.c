@@ -2,13 +2,15 @@
  *
  * Counted: every allocation that the hooks report, by handle, and for each GPU with a context an
  * allowance for what the context itself takes (CONTEXT_BYTES: a driver of today takes 300 to
- * 600 MiB; it cannot be asked beforehand). The limit is the fill job's on that GPU; this process
- * keeps to it alone, the sum over several processes of a job is the agent's to watch. */
+ * 600 MiB; it cannot be asked beforehand). The limit is the fill job's on that GPU; account.c sums
+ * over its processes. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "gate.h"
 
 #define CONTEXT_BYTES (512ull << 20)
+#define ACCOUNT_POLL_US 1000
 
 struct held {
     uint64_t handle; /* 0: free, 1: was used */
@@ -64,19 +66,54 @@ static uint64_t limit_of(struct gate_gpu *gpu) {
     return limit;
 }
 
-void memory_context_made(struct gate_gpu *gpu) {
-    pthread_mutex_lock(&lock);
-    if (!gpu->overhead_bytes) {
-        gpu->overhead_bytes = CONTEXT_BYTES;
-        atomic_fetch_add(&gpu->face->memory_bytes, CONTEXT_BYTES);
+/* Counts what is about to be taken on a GPU whose gate is open. An agent that has only just begun
+ * may not know yet what the job holds: then it waits. */
+static bool take(struct gate_gpu *gpu, uint64_t bytes) {
+    for (;;) {
+        uint64_t limit = limit_of(gpu);
+        enum account_answer answer = account_take(gpu, bytes, limit);
+        if (answer == ACCOUNT_OVER)
+            shim_log(1, "allocation of %llu bytes refused: the job's limit is %llu bytes",
+                     (unsigned long long)bytes, (unsigned long long)limit);
+        if (answer != ACCOUNT_UNKNOWN)
+            return answer == ACCOUNT_GRANTED;
+        usleep(ACCOUNT_POLL_US);
     }
+}
+
+/* Whether the context of a GPU has yet to be counted; counts it. */
+static bool first_context(struct gate_gpu *gpu) {
+    pthread_mutex_lock(&lock);
+    bool first = !gpu->overhead_bytes;
+    gpu->overhead_bytes = CONTEXT_BYTES;
     pthread_mutex_unlock(&lock);
+    return first;
+}
+
+bool memory_context_fits(CUdevice device) {
+    shim_inside++;
+    struct gate_gpu *gpu = gate_gpu_of_device(device);
+    shim_inside--;
+    if (!gpu || !first_context(gpu))
+        return true;
+    bool fits = take(gpu, CONTEXT_BYTES);
+    if (!fits) {
+        pthread_mutex_lock(&lock);
+        gpu->overhead_bytes = 0;
+        pthread_mutex_unlock(&lock);
+    }
+    return fits;
+}
+
+void memory_context_made(struct gate_gpu *gpu) {
+    if (first_context(gpu))
+        account_add(gpu, CONTEXT_BYTES);
 }
 
 /* Gives back what an earlier request reserved and no allocation followed. */
 static void settle(void) {
     if (asked_bytes)
-        atomic_fetch_sub(&asked_gpu->face->memory_bytes, asked_bytes);
+        account_add(asked_gpu, -(int64_t)asked_bytes);
     asked_bytes = 0;
 }
 
@@ -85,41 +122,40 @@ bool memory_ask(uint64_t bytes) {
     if (!gate_context_of(NULL, &context) || !context)
         return true; /* without a context the driver refuses by itself */
     struct gate_gpu *gpu = gate_context_gpu(context);
-    uint64_t limit = limit_of(gpu);
-    pthread_mutex_lock(&lock);
     settle();
-    bool fits =
-        !limit || (bytes <= limit && atomic_load(&gpu->face->memory_bytes) <= limit - bytes);
-    if (fits) {
-        asked_bytes = bytes;
-        asked_gpu = gpu;
-        atomic_fetch_add(&gpu->face->memory_bytes, bytes);
-    }
-    pthread_mutex_unlock(&lock);
-    if (!fits)
-        shim_log(1, "allocation of %llu bytes refused: the limit is %llu bytes",
-                 (unsigned long long)bytes, (unsigned long long)limit);
-    else if (!gate_stream_capturing())
+    /* What is too much now is refused now, and not only when the gate opens. */
+    enum account_answer answer = account_take(gpu, bytes, limit_of(gpu));
+    if (answer != ACCOUNT_OVER && !gate_stream_capturing())
         gate_wait_open(gpu);
-    return fits;
+    if (answer != ACCOUNT_GRANTED && !take(gpu, bytes))
+        return false;
+    asked_bytes = bytes;
+    asked_gpu = gpu;
+    return true;
 }
 
 void memory_took(uint64_t handle, uint64_t bytes) {
-    struct gate_gpu *gpu = asked_gpu;
+    if (handle <= 1) { /* the driver refused */
+        settle();
+        return;
+    }
+    struct gate_gpu *gpu = asked_bytes ? asked_gpu : NULL;
     struct gate_context *context;
-    if (!asked_bytes && gate_context_of(NULL, &context) && context)
+    if (!gpu && gate_context_of(NULL, &context) && context)
         gpu = gate_context_gpu(context);
+    if (!gpu)
+        return;
     pthread_mutex_lock(&lock);
-    settle();
+    account_add(gpu, (int64_t)(bytes - asked_bytes)); /* at once: nobody may come in between */
+    asked_bytes = 0;
     bool room = filled * 2 < capacity || grow();
     struct held *held = room ? place(table, capacity, handle) : NULL;
-    if (held && gpu && handle > 1) {
+    if (held) {                     /* else it stays counted for good */
         if (held->handle == handle) /* a free we did not see */
-            atomic_fetch_sub(&held->gpu->face->memory_bytes, held->bytes);
+            account_add(held->gpu, -(int64_t)held->bytes);
         else
             filled++;
         *held = (struct held){handle, bytes, gpu};
-        atomic_fetch_add(&gpu->face->memory_bytes, bytes);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -128,7 +164,7 @@ void memory_freed(uint64_t handle) {
     pthread_mutex_lock(&lock);
     struct held *held = capacity && handle > 1 ? place(table, capacity, handle) : NULL;
     if (held && held->handle == handle) {
-        atomic_fetch_sub(&held->gpu->face->memory_bytes, held->bytes);
+        account_add(held->gpu, -(int64_t)held->bytes);
         held->handle = 1;
     }
     pthread_mutex_unlock(&lock);
@@ -139,7 +175,9 @@ void memory_info(size_t *free_bytes, size_t *total_bytes) {
     if (!gate_context_of(NULL, &context) || !context)
         return;
     struct gate_gpu *gpu = gate_context_gpu(context);
-    uint64_t limit = limit_of(gpu), held = atomic_load(&gpu->face->memory_bytes);
+    pthread_mutex_lock(&gpu->lock);
+    uint64_t limit = memory_limit(gpu), held = account_sum(gpu);
+    pthread_mutex_unlock(&gpu->lock);
     if (!limit)
         return;
     uint64_t left = held < limit ? limit - held : 0;

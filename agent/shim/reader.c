@@ -14,12 +14,12 @@
 
 static int board_fd = -1; /* kept for the agent after it comes back */
 
-/* A read-only mapping of a shared object, or NULL if it is not what it should be. */
-static const void *map_read(int fd, size_t size, uint64_t magic) {
+/* A mapping of a shared object, or NULL if it is not what it should be. */
+static void *map(int fd, size_t size, uint64_t magic, int protection) {
     struct stat status;
     if (fd < 0 || fstat(fd, &status) != 0 || status.st_size < (off_t)size)
         return NULL;
-    void *at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    void *at = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         return NULL;
     madvise(at, size, MADV_DONTFORK);
@@ -64,6 +64,8 @@ bool reader_adopt(const struct shim_answer *answer) {
     for (uint32_t i = 0; i < used; i++)
         memcpy(gate.board->gpus[i].uuid, atomic_load(&gate.gpus[i])->uuid, SFILL_UUID_BYTES);
     atomic_store(&gate.board->gpus_used, used);
+    for (uint32_t i = 0; i < used; i++)
+        account_show(atomic_load(&gate.gpus[i]));
     return true;
 }
 
@@ -79,7 +81,7 @@ static void forget_host(struct gate_gpu *gpu, int index) {
 
 static void take_board(struct gate_gpu *gpu, uint64_t board_id, int fd) {
     const struct sfill_training_board *board =
-        map_read(fd, sizeof(struct sfill_training_board), SFILL_MAGIC_TRAINING);
+        map(fd, sizeof(struct sfill_training_board), SFILL_MAGIC_TRAINING, PROT_READ);
     if (!board)
         return;
     pthread_mutex_lock(&gpu->lock);
@@ -95,7 +97,7 @@ static void take_board(struct gate_gpu *gpu, uint64_t board_id, int fd) {
 
 static void take_page(struct gate_gpu *gpu, int fd) {
     const struct sfill_policy_page *page =
-        map_read(fd, sizeof(struct sfill_policy_page), SFILL_MAGIC_POLICY);
+        map(fd, sizeof(struct sfill_policy_page), SFILL_MAGIC_POLICY, PROT_READ);
     if (page && strncmp(page->uuid, gpu->uuid, SFILL_UUID_BYTES) != 0) {
         munmap((void *)(uintptr_t)page, sizeof *page);
         return;
@@ -106,6 +108,17 @@ static void take_page(struct gate_gpu *gpu, int fd) {
     pthread_mutex_unlock(&gpu->lock);
     if (old)
         munmap((void *)(uintptr_t)old, sizeof *old);
+}
+
+static void take_account(struct gate_gpu *gpu, int fd) {
+    struct sfill_account_page *page =
+        map(fd, sizeof *page, SFILL_MAGIC_ACCOUNT, PROT_READ | PROT_WRITE);
+    if (page && strncmp(page->uuid, gpu->uuid, SFILL_UUID_BYTES) != 0) {
+        munmap(page, sizeof *page);
+        return;
+    }
+    if (page)
+        account_map(gpu, page);
 }
 
 static void drop_board(uint64_t board_id) {
@@ -132,6 +145,7 @@ void reader_forget_all(void) {
         policy_map(&gpu->page, NULL);
         gate_show(gpu, SFILL_CLOSED_STALE);
         pthread_mutex_unlock(&gpu->lock);
+        account_map(gpu, NULL);
         if (page)
             munmap((void *)(uintptr_t)page, sizeof *page);
     }
@@ -167,10 +181,12 @@ static void take_message(const char *text, int fd) {
         drop_board(strtoull(id, NULL, 10));
     } else if (is_verb(text, "evict")) {
         atomic_store(&gate.evicted, true);
-    } else if (is_verb(text, "policy") || is_verb(text, "board")) {
+    } else if (is_verb(text, "policy") || is_verb(text, "board") || is_verb(text, "account")) {
         struct gate_gpu *gpu = gate_gpu_named(uuid);
         if (gpu && text[0] == 'p')
             take_page(gpu, fd);
+        else if (gpu && text[0] == 'a')
+            take_account(gpu, fd);
         else if (gpu)
             take_board(gpu, strtoull(id, NULL, 10), fd);
     }

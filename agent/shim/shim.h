@@ -63,6 +63,8 @@ struct shim_role_ops {
      * only for SHIM_BLOCK_STREAM. A query has block_begin only. */
     void (*block_begin)(CUstream stream, enum shim_block scope);
     void (*block_end)(CUstream stream, enum shim_block scope, CUresult result);
+    /* Whether a context may be made on a GPU: it takes memory. False: CUDA_ERROR_OUT_OF_MEMORY. */
+    bool (*context_fits)(CUdevice device);
     void (*context_created)(CUcontext context);
     /* Before a context is destroyed, or a primary context released or reset; then after it, with
      * whether it is gone (a primary context lives on while others hold it). */
@@ -77,7 +79,8 @@ struct shim_role_ops {
     /* Before the graph that is launched with this shape changes or ends. */
     void (*graph_changing)(uint64_t shape, bool gone);
     /* Memory: may hold the caller (gate). False refuses; the hook then answers
-     * CUDA_ERROR_OUT_OF_MEMORY. */
+     * CUDA_ERROR_OUT_OF_MEMORY. What was granted is followed by memory_took, with handle 0 if the
+     * driver refused. */
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);

@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agent.board import FillBoard, PolicyPage, TrainingBoard
+from agent.board import AccountPage, FillBoard, PolicyPage, TrainingBoard
 from agent.daemon import Agent
 from agent.nvml import Device, GpuError, GpuProcess
 from agent.packet import Packet, decode
 from agent.settings import AgentSettings
 from agent.shared_memory import SharedMemory
+from agent.shim_verbs import PROTOCOL_VERSION
 
 GIB = 1 << 30
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,6 +209,7 @@ class FakeShim:
         self.descriptor = -1
         self.pages: dict[str, SharedMemory[PolicyPage]] = {}
         self.boards: dict[str, int] = {}
+        self.accounts: dict[str, Any] = {}  # read only
 
     def connect(self, path: str) -> None:
         self._up.send(path.encode())
@@ -217,10 +219,11 @@ class FakeShim:
 
     def attach(self, agent: RunningAgent, role: str = "monitor", *, again: bool = False) -> Packet:
         self.connect(agent.settings.socket_path)
+        fields = {"version": PROTOCOL_VERSION, "role": role}
         if again:
-            self.peer.send("attach", self.descriptor, version=1, role=role, reattach=1)
+            self.peer.send("attach", self.descriptor, **fields, reattach=1)
         else:
-            self.peer.send("attach", version=1, role=role)
+            self.peer.send("attach", **fields)
         answer, descriptor = self.peer.receive_with_descriptor()
         if descriptor >= 0:
             self.descriptor = descriptor
@@ -248,6 +251,8 @@ class FakeShim:
             found.append(packet)
             if packet.verb == "policy":
                 self.pages[packet.get("uuid")] = read_only(PolicyPage, descriptor)
+            elif packet.verb == "account":
+                self.accounts[packet.get("uuid")] = read_only(AccountPage, descriptor)
             elif packet.verb == "board":
                 self.boards[packet.get("board_id")] = descriptor
             elif packet.verb == "drop":

@@ -10,6 +10,8 @@ uint64_t memory_limit(const struct gate_gpu *gpu) {
     return policy_memory_limit(&gpu->page, gate.job_id);
 }
 
+uint64_t account_sum(const struct gate_gpu *gpu) { return atomic_load(&gpu->face->memory_bytes); }
+
 uint64_t gate_epoch(const struct gate_gpu *gpu) {
     return idle_epoch(gpu->hosts, gpu->hosts_count, gpu->uuid);
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from agent import packet
+from agent.accounts import Account
 from agent.board import (
     LAYOUT_VERSION,
     MAGIC_FILL,
@@ -55,6 +56,7 @@ class LendingAgent:
         self.policy.write_tuning(tuning)
         self.memory_limit_bytes = memory_limit_bytes
         self.allow()
+        self.account = Account(JOB, uuid, complete=True)
         self.training: dict[int, SharedMemory[TrainingBoard]] = {}
         self.fills: list[SharedMemory[FillBoard]] = []
         self.uses: list[Use] = []
@@ -181,6 +183,9 @@ class LendingAgent:
         self.fills.append(memory)
         self._read.append(0)
         self._gates.append(connection)
+        self.account.join(self._ids)
+        account = os.dup(self.account.memory.descriptor)
+        self._send(connection, packet.Packet("account", {"uuid": self._uuid}), account)
         page = self.policy.memory.read_only_descriptor()
         self._send(connection, packet.Packet("policy", {"uuid": self._uuid}), page)
         for board_id in self.training:

@@ -25,6 +25,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "sfill_fill_board": board.FillBoard,
     "sfill_policy_fill": board.PolicyFill,
     "sfill_policy_page": board.PolicyPage,
+    "sfill_account_place": board.AccountPlace,
+    "sfill_account_page": board.AccountPage,
 }
 
 
