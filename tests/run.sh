@@ -28,7 +28,12 @@ stage_c-style() {
     mapfile -t files < <(git ls-files '*.c' '*.h')
     clang-format --dry-run -Werror "${files[@]}"
 }
-stage_unit() { "$python" -m pytest tests/unit; }
+stage_unit() {
+    local result=0
+    "$python" -m pytest tests/unit -m "not alone" -n 2 --dist loadfile || result=1
+    "$python" -m pytest tests/unit -m alone || result=1
+    return "$result"
+}
 stage_cluster() { "$python" -m pytest tests/cluster; }
 stage_web() { "$python" -m pytest tests/web; }
 

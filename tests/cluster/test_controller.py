@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from tests.cluster.cluster import USERS, Cluster
+from tests.cluster.slow import SLOW
 from tests.cluster.test_supply import events, fill, lends, lends_nothing, supplied, train
 
 __all__ = ["supplied"]
@@ -16,6 +17,7 @@ def comment(cluster: Cluster, job_id: int) -> str:
     return text.strip().replace("`", '"')
 
 
+@SLOW
 def test_an_evicted_batch_fill_runs_on_elsewhere_within_seconds(supplied: Cluster) -> None:
     training = train(supplied, "n1")
     job = fill(supplied)

@@ -257,8 +257,11 @@ def test_no_look_calls_a_computing_gpu_idle() -> None:
     """Against a training process that really runs beside the looks."""
     board = training_board(streams=3)
     idle = ctypes.c_uint64()
-    wrong = library().glue_race(ctypes.addressof(board), UUID.encode(), 400_000, ctypes.byref(idle))
-    assert wrong == 0
+    for _ in range(20):  # where others take the processors, one race may show no idle moment
+        race = (ctypes.addressof(board), UUID.encode(), 400_000, ctypes.byref(idle))
+        assert library().glue_race(*race) == 0
+        if idle.value:
+            break
     assert idle.value > 0, "the race never left an idle moment to be seen"
 
 

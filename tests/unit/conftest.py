@@ -1,0 +1,30 @@
+"""Which unit tests need the machine to themselves: those that measure, or play a GPU in real time.
+
+run.sh runs all others first, on two processors at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ALONE = (
+    "test_agent_calibration_end_to_end",
+    "test_agent_end_to_end",
+    "test_agent_mps",
+    "test_agent_process",
+    "test_bench_peers",
+    "test_endless_kernels",
+    "test_gate_",
+    "test_hardware_latency",
+    "test_monitor_truth",
+    "test_rescue",
+    "test_simgpu_",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name.startswith(ALONE):
+            item.add_marker(pytest.mark.alone)
