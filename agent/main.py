@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from agent import VERSION
+from agent import VERSION, single
 from agent.daemon import Agent
 from agent.nvml import GpuError, Nvml
 from agent.settings import AgentSettings, SettingsError, load
@@ -45,6 +45,7 @@ def main(config: str | None, node: str | None) -> None:
 
 
 async def _run(settings: AgentSettings) -> None:
+    _held = single.hold(settings)  # until the process ends
     agent = Agent(settings, Nvml())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, agent.stop)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -288,6 +290,35 @@ class AgentSettings(BaseSettings):
             raise ValueError("must contain %d once, as /dev/nvidia%d")
         return value
 
+    @field_validator("node", "twin")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", value, re.ASCII):
+            raise ValueError("must be the name of a node: letters, digits and _ . -, 64 at most")
+        return value
+
+    @field_validator("gpus")
+    @classmethod
+    def _are_minors(cls, value: list[int]) -> list[int]:
+        if len(set(value)) != len(value) or any(minor < 0 for minor in value):
+            raise ValueError("must be different numbers from 0 on")
+        return value
+
+    @field_validator("controller_url")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^\s/]+/?", value):
+            raise ValueError("must be http://HOST:PORT or https://HOST:PORT, or empty")
+        return value
+
+    @model_validator(mode="after")
+    def _socket_fits(self) -> AgentSettings:
+        # It is bound under a longer name first: a dot before it, a dot and a process id behind.
+        room = 107 - len(".") - len(".4194304")
+        if not Path(self.socket_path).is_absolute() or len(self.socket_path.encode()) > room:
+            raise ValueError(f"socket must be an absolute path of at most {room} bytes")
+        return self
+
     @model_validator(mode="after")
     def _ordered(self) -> AgentSettings:
         if self.in_flight_min_us > self.in_flight_us:
@@ -296,6 +327,8 @@ class AgentSettings(BaseSettings):
             raise ValueError("min_bubble_max_us must not be below min_bubble_us")
         if self.back_off_max_s < self.back_off_s:
             raise ValueError("back_off_max_s must not be below back_off_s")
+        if self.node == self.twin:
+            raise ValueError("twin must be another node than node: its twin in Slurm")
         if self.share == "mps" and self.mps_for == "none":
             raise ValueError("share = mps needs mps_for: same-user, same-account or any")
         return self
@@ -340,7 +373,16 @@ def load(file: str | None, **given: Any) -> AgentSettings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise SettingsError(f"[agent] {name} in {path}: {first['msg']}") from error
+        text = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            text = f"is unknown{_meant(name)}; SETTINGS.md lists what is allowed"
+        raise SettingsError(f"[agent] {name} in {path}: {text}") from error
+
+
+def _meant(name: str) -> str:
+    """The settings that a misspelt one comes close to."""
+    close = get_close_matches(name, AgentSettings.model_fields, n=3)
+    return f", did you mean {' or '.join(close)}?" if close else ""
 
 
 __all__ = ["AgentSettings", "SettingsError", "load"]

@@ -33,6 +33,7 @@ if [ "${1:-}" = --down ]; then
     exec bash "$repository/deploy/sandbox/down" "$folder"
 fi
 # A second one would take the first one's Slurm down under it. No daemon inherits descriptor 9.
+mkdir -p /run/lock
 exec 9>"/run/lock/sfill-demo$(realpath -m -- "$folder" | tr -c '[:alnum:]\n' -).lock"
 flock --nonblock 9 || {
     echo "demo.sh: a demo is being run in $folder; wait for it, or name another SFILL_DEMO_DIR" >&2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from agent import single
 from agent.main import main
 from agent.nvml import GpuError
 from agent.settings import AgentSettings, SettingsError, load
@@ -37,6 +39,14 @@ def test_file_then_environment_then_node(tmp_path: Path, monkeypatch: pytest.Mon
         ("slowdown = 2", "slowdown"),
         ("in_flight_min_us = 500", "in_flight_min_us"),
         ("device_path = '/dev/nvidia'", "device_path"),
+        ("warmup_s = 1", "did you mean warm_up_s"),
+        ("gpus = [0, 0]", "gpus"),
+        ("gpus = [-1]", "gpus"),
+        ("controller_url = 'ftp://x'", "controller_url"),
+        ("controller_url = 'x y'", "controller_url"),
+        ("socket = ''", "socket must be an absolute path"),
+        ("socket = 'here.sock'", "socket must be an absolute path"),
+        (f"socket = '/{'x' * 100}'", "socket must be an absolute path of at most 98 bytes"),
     ],
 )
 def test_bad_setting_is_one_sentence_and_exit_2(tmp_path: Path, line: str, named: str) -> None:
@@ -46,6 +56,26 @@ def test_bad_setting_is_one_sentence_and_exit_2(tmp_path: Path, line: str, named
     result = CliRunner().invoke(main, ["--config", path])
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("node", "twin"), [("", "f1"), ("a/b", "f1"), ("n1", ""), ("n1", "n1")])
+def test_nodes_are_named_as_slurm_names_them(tmp_path: Path, node: str, twin: str) -> None:
+    with pytest.raises(SettingsError, match="node"):
+        load(write(tmp_path, f'[agent]\nnode = "{node}"\ntwin = "{twin}"\n'))
+
+
+def test_a_second_agent_of_a_node_does_not_start(tmp_path: Path) -> None:
+    def settings(spool: str, socket: str) -> AgentSettings:
+        folder = {"spool_dir": tmp_path / spool, "socket": str(tmp_path / socket)}
+        return AgentSettings.model_validate({"node": "n1", "twin": "f1", **folder})
+
+    held = single.hold(settings("one", "one.sock"))
+    for other in (settings("one", "two.sock"), settings("two", "one.sock")):
+        with pytest.raises(single.AnotherAgentError, match="another sfilld uses the s"):
+            single.hold(other, wait_s=0.1)
+    for descriptor in held:
+        os.close(descriptor)
+    single.hold(settings("one", "one.sock"), wait_s=0)
 
 
 def test_missing_file_and_broken_toml_are_told(tmp_path: Path) -> None:
