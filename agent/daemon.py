@@ -299,6 +299,8 @@ class Agent:
             self._rescue.rescue(connection, packet)
         elif verb == "fill_memory":
             self._rescue.fill_memory(connection, packet)
+        elif verb == "memory":
+            self._shims.memory(connection, packet)
         elif verb == "status":
             connection.send(self._slurm.status(user_id))
         elif verb == "task":

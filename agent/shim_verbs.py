@@ -12,6 +12,7 @@ from agent.attachments import (
     adopt_fill_board,
     adopt_training_board,
     drained_before,
+    memory_by_boards,
     new_fill_board,
     new_training_board,
 )
@@ -250,6 +251,17 @@ class ShimVerbs:
                     job_id=fill.job.job_id,
                     gpu=fill.gpu,
                 )
+
+    def memory(self, connection: Connection, packet: Packet) -> None:
+        """What a fill's job may take on its GPU and holds there; asked by any of its processes."""
+        job = self._finder.job_of(connection.process.process_id)
+        fill = self._node.jobs.fills.get(job.job_id) if job is not None else None
+        if fill is None or fill.gpu != packet.get("uuid") or not connection.process.alive():
+            connection.send(Packet("none"))
+            return
+        held = memory_by_boards(self._node.fills_on(fill.gpu), fill.gpu).get(fill.job_id, 0)
+        fields = {"limit_bytes": str(fill.memory_bytes), "held_bytes": str(held)}
+        connection.send(Packet("memory", fields))
 
     @staticmethod
     def _is_new(training: Training, uuid: str) -> bool:

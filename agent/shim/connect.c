@@ -107,8 +107,7 @@ static int receive_on(int socket_fd, char *text, size_t size, int *fd, int timeo
     return (int)length;
 }
 
-/* The value of key= as a number; 0 when absent. */
-static uint64_t number_of(const char *text, const char *key) {
+uint64_t connect_number(const char *text, const char *key) {
     size_t length = strlen(key);
     for (const char *line = strchr(text, '\n'); line; line = strchr(line, '\n')) {
         line++;
@@ -136,11 +135,11 @@ static bool greet(int fd, enum shim_role wish, int board_fd, struct shim_answer 
         length = receive_on(fd, text, sizeof text, &answer->board_fd, left);
     if (length <= 0)
         return false;
-    answer->board_id = number_of(text, "board_id");
-    answer->size_bytes = number_of(text, "size");
-    answer->job_id = number_of(text, "job_id");
-    answer->memory_limit_bytes = number_of(text, "memory_limit_bytes");
-    answer->rescue_ms = number_of(text, "rescue_ms");
+    answer->board_id = connect_number(text, "board_id");
+    answer->size_bytes = connect_number(text, "size");
+    answer->job_id = connect_number(text, "job_id");
+    answer->memory_limit_bytes = connect_number(text, "memory_limit_bytes");
+    answer->rescue_ms = connect_number(text, "rescue_ms");
     answer->role = verb_is(text, "monitor") ? SHIM_MONITOR
                    : verb_is(text, "gate")  ? SHIM_GATE
                                             : SHIM_ASIDE;

@@ -5,5 +5,6 @@ echo "{ global:"
 sed -n \
     -e 's/^\(OP\|OWN\)_PAIR(\([A-Za-z0-9_]*\), *\(_pts[zd]\|_ptds\),.*/    \2; \2\3;/p' \
     -e 's/^\(OP\|OWN\)_ONE(\([A-Za-z0-9_]*\),.*/    \2;/p' "$1"
-echo "    dlsym; dlvsym; specinf_lend; specinf_role;"
+echo "    dlsym; dlvsym; nvmlDeviceGetMemoryInfo; nvmlDeviceGetMemoryInfo_v2;"
+echo "    specinf_lend; specinf_role;"
 echo "  local: *; };"

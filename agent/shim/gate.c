@@ -130,6 +130,8 @@ const struct shim_role_ops gate_ops = {
     .memory_freed = memory_freed,
     .allows = gate_allows,
     .memory_info = memory_info,
+    .memory_of_gpu = memory_of_gpu,
+    .memory_total = memory_total,
 };
 
 bool gate_start(const struct shim_answer *answer) {

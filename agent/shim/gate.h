@@ -61,7 +61,9 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
 
 /* gate_device.c: the GPU of a uuid, made at need (NULL: too many); of the current context. */
 struct gate_gpu *gate_gpu_named(const char *uuid);
-struct gate_gpu *gate_gpu_of_device(int device);
+struct gate_gpu *gate_gpu_of_device(int device);   /* it is going to be used */
+struct gate_gpu *gate_gpu_asked_of(int device);    /* somebody reads about it */
+struct gate_gpu *gate_gpu_known(const char *uuid); /* NULL: not made yet */
 /* Tells the agent of every GPU in use: it has forgotten. */
 void gate_gpus_tell(void);
 
@@ -125,6 +127,8 @@ bool memory_context_fits(CUdevice device); /* counts the context that is about t
 void memory_took(uint64_t handle, uint64_t bytes);
 void memory_freed(uint64_t handle);
 void memory_info(size_t *free_bytes, size_t *total_bytes);
+bool memory_of_gpu(const char *uuid, uint64_t *limit_bytes, uint64_t *held_bytes);
+void memory_total(CUdevice device, size_t *bytes);
 void memory_context_made(struct gate_gpu *gpu);
 uint64_t memory_limit(const struct gate_gpu *gpu);
 

@@ -8,7 +8,7 @@
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-static struct gate_gpu *find(const char *uuid) {
+struct gate_gpu *gate_gpu_known(const char *uuid) {
     uint32_t used = atomic_load_explicit(&gate.gpus_used, memory_order_acquire);
     for (uint32_t i = 0; i < used; i++) {
         struct gate_gpu *gpu = atomic_load(&gate.gpus[i]);
@@ -42,11 +42,11 @@ static struct gate_gpu *make(const char *uuid, uint32_t index) {
 struct gate_gpu *gate_gpu_named(const char *uuid) {
     if (!gate.board || !uuid[0])
         return NULL;
-    struct gate_gpu *gpu = find(uuid);
+    struct gate_gpu *gpu = gate_gpu_known(uuid);
     if (gpu)
         return gpu;
     pthread_mutex_lock(&making);
-    gpu = find(uuid);
+    gpu = gate_gpu_known(uuid);
     uint32_t used = atomic_load(&gate.gpus_used);
     if (!gpu && used < SFILL_MAX_GPUS && (gpu = make(uuid, used))) {
         atomic_store(&gate.gpus[used], gpu);
@@ -70,7 +70,7 @@ void gate_gpus_tell(void) {
             tell(atomic_load(&gate.gpus[i]));
 }
 
-struct gate_gpu *gate_gpu_of_device(int device) {
+struct gate_gpu *gate_gpu_asked_of(int device) {
     CUuuid id;
     char uuid[SFILL_UUID_BYTES];
     if (!gate_driver.device_uuid || gate_driver.device_uuid(&id, device) != CUDA_SUCCESS)
@@ -80,7 +80,11 @@ struct gate_gpu *gate_gpu_of_device(int device) {
              "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
              b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
              b[15]);
-    struct gate_gpu *gpu = gate_gpu_named(uuid);
+    return gate_gpu_named(uuid);
+}
+
+struct gate_gpu *gate_gpu_of_device(int device) {
+    struct gate_gpu *gpu = gate_gpu_asked_of(device);
     if (gpu && !atomic_exchange(&gpu->used, true))
         tell(gpu);
     return gpu;

@@ -217,3 +217,30 @@ HOOK(cuMemGetInfo, (unsigned *free_bytes, unsigned *total_bytes)) {
     hook_leave(role);
     return result;
 }
+
+HOOK(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device)) {
+    CUresult (*real)(size_t *, CUdevice) = REAL(cuDeviceTotalMem_v2, (size_t *, CUdevice));
+    if (!real)
+        return hook_missing();
+    const struct shim_role_ops *role = hook_enter();
+    CUresult result = real(bytes, device);
+    if (role && result == CUDA_SUCCESS && role->memory_total && bytes)
+        role->memory_total(device, bytes);
+    hook_leave(role);
+    return result;
+}
+
+HOOK(cuDeviceTotalMem, (unsigned *bytes, CUdevice device)) {
+    CUresult (*real)(unsigned *, CUdevice) = REAL(cuDeviceTotalMem, (unsigned *, CUdevice));
+    if (!real)
+        return hook_missing();
+    const struct shim_role_ops *role = hook_enter();
+    CUresult result = real(bytes, device);
+    if (role && result == CUDA_SUCCESS && role->memory_total && bytes) {
+        size_t wide = *bytes;
+        role->memory_total(device, &wide);
+        *bytes = (unsigned)wide;
+    }
+    hook_leave(role);
+    return result;
+}

@@ -46,6 +46,10 @@ void *unseen_function(const char *name, void *real);
 /* What a call answers whose real function is missing. */
 CUresult hook_missing(void);
 
+/* hook_nvml.c: our stand-in for a function of NVML, NULL: none; NVML's own, NULL: not loaded. */
+void *nvml_hook(const char *name);
+void *nvml_real(const char *name);
+
 /* shim.c: the role after the first driver call; NULL: step aside. */
 const struct shim_role_ops *shim_decide(void);
 extern _Atomic bool shim_decided;

@@ -84,6 +84,24 @@ static void *dlsym_global(void *handle, const char *name) {
     return dlsym_behind_us(name);
 }
 
+/* The same for a function of NVML. */
+static void *nvml_by_handle(void *handle, const char *name) {
+    void *ours = nvml_hook(name), *real = nvml_real(name);
+    void *found = real_dlsym()(handle, name);
+    if (found == ours && !real)
+        return dlsym_behind_us(name);
+    return found && found == real ? ours : found;
+}
+
+static void *nvml_global(void *handle, const char *name) {
+    (void)handle;
+    return nvml_real(name) ? nvml_hook(name) : dlsym_behind_us(name);
+}
+
+static bool is_nvml(const char *name) {
+    return name && name[0] == 'n' && name[1] == 'v' && nvml_hook(name);
+}
+
 static void *not_found(void) { return NULL; }
 
 /* NULL, and dlerror() says that there is none: callers print what it says. */
@@ -128,6 +146,8 @@ void *lookup_dlsym_target(void *handle, const char *name) {
             return (void *)refuse;
         return special ? (void *)note_dlsym_global : (void *)note_dlsym;
     }
+    if (is_nvml(name))
+        return special ? (void *)nvml_global : (void *)nvml_by_handle;
     if (hook_of(name) < 0)
         return (void *)real;
     return special ? (void *)dlsym_global : (void *)dlsym_by_handle;

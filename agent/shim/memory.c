@@ -170,19 +170,39 @@ void memory_freed(uint64_t handle) {
     pthread_mutex_unlock(&lock);
 }
 
+static void look(struct gate_gpu *gpu, uint64_t *limit_bytes, uint64_t *held_bytes) {
+    pthread_mutex_lock(&gpu->lock);
+    *limit_bytes = memory_limit(gpu);
+    *held_bytes = account_sum(gpu);
+    pthread_mutex_unlock(&gpu->lock);
+}
+
 void memory_info(size_t *free_bytes, size_t *total_bytes) {
     struct gate_context *context;
     if (!gate_context_of(NULL, &context) || !context)
         return;
-    struct gate_gpu *gpu = gate_context_gpu(context);
-    pthread_mutex_lock(&gpu->lock);
-    uint64_t limit = memory_limit(gpu), held = account_sum(gpu);
-    pthread_mutex_unlock(&gpu->lock);
+    uint64_t limit, held;
+    look(gate_context_gpu(context), &limit, &held);
     if (!limit)
         return;
     uint64_t left = held < limit ? limit - held : 0;
-    if (total_bytes && *total_bytes > limit)
+    if (*total_bytes > limit)
         *total_bytes = limit;
-    if (free_bytes && *free_bytes > left)
+    if (*free_bytes > left)
         *free_bytes = left;
+}
+
+bool memory_of_gpu(const char *uuid, uint64_t *limit_bytes, uint64_t *held_bytes) {
+    struct gate_gpu *gpu = gate_gpu_known(uuid);
+    if (!gpu)
+        return false;
+    look(gpu, limit_bytes, held_bytes);
+    return *limit_bytes > 0;
+}
+
+void memory_total(CUdevice device, size_t *bytes) {
+    struct gate_gpu *gpu = gate_gpu_asked_of(device);
+    uint64_t limit = gpu ? limit_of(gpu) : 0;
+    if (limit && *bytes > limit)
+        *bytes = limit;
 }

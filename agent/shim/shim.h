@@ -94,6 +94,11 @@ struct shim_role_ops {
     void (*unseen)(void);
     /* cuMemGetInfo's answer may be narrowed. */
     void (*memory_info)(size_t *free_bytes, size_t *total_bytes);
+    /* The memory that this job may take on a GPU, and what it holds; false: nothing to say of it.
+     */
+    bool (*memory_of_gpu)(const char *uuid, uint64_t *limit_bytes, uint64_t *held_bytes);
+    /* cuDeviceTotalMem's answer may be narrowed. */
+    void (*memory_total)(CUdevice device, size_t *bytes);
 };
 
 extern const struct shim_role_ops monitor_ops; /* monitor.c */

@@ -219,7 +219,7 @@ class FakeShim:
 
     def attach(self, agent: RunningAgent, role: str = "monitor", *, again: bool = False) -> Packet:
         self.connect(agent.settings.socket_path)
-        fields = {"version": PROTOCOL_VERSION, "role": role}
+        fields: dict[str, Any] = {"version": PROTOCOL_VERSION, "role": role}
         if again:
             self.peer.send("attach", self.descriptor, **fields, reattach=1)
         else:

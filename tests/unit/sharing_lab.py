@@ -44,7 +44,12 @@ class SharingLab:
         except PermissionError:
             pytest.skip("needs root to make device nodes")
 
-    def start(self, job_id: int, role: str, *arguments: object) -> subprocess.Popen[str]:
+    def start(
+        self, job_id: int, role: str, *arguments: object, program: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """`program`: another than the lab's; a Python script, or what the kernel can run."""
+        chosen = program or self._program
+        command = [sys.executable] if chosen.suffix == ".py" else []
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(simulated_gpu()),
@@ -64,7 +69,7 @@ class SharingLab:
                 "LD_PRELOAD": str(interposer()),
             }
         process = subprocess.Popen(
-            [sys.executable, str(self._program), *map(str, arguments)],
+            [*command, str(chosen), *map(str, arguments)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
