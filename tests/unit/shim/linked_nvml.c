@@ -1,6 +1,6 @@
-/* linked_nvml.c - linked against NVML, as some programs are: the loader binds its calls. It makes no
- * context. Prints free, total and used MiB of the first GPU by both forms, and by a look-up in the
- * global scope. */
+/* linked_nvml.c - linked against NVML, as some programs are: the loader binds its calls. It makes
+ * no context. Prints free, total and used MiB of the first GPU by both forms, and by a look-up in
+ * the global scope. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
