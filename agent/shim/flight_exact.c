@@ -2,12 +2,13 @@
  *
  * An operation that stood in its stream before its predecessor ended began at that end, behind
  * the marker in between: its time is the difference of two events, however late the host looks.
- * One that met an idle GPU began after its launch call; the learned duration says when. One that
- * ended after training had come back may have stood behind training's slice: there the learned
- * duration says so too. */
+ * One that met an idle GPU began after its launch call: at once if the GPU was ours already, else
+ * the learned duration says when. One that ended after training had come back may have stood behind
+ * training's slice: there the learned duration says so too. */
 #include "inflight.h"
 
-#define SURE_NS 15000u /* the two clocks agree to that */
+#define SURE_NS 15000u  /* the two clocks agree to that */
+#define LONG_NS 200000u /* launching, and a pause between two launches, are little beside it */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -54,6 +55,19 @@ static uint64_t busy_time(const struct group *g, uint64_t end_ns) {
     return sooner(longest, g->mean_ns); /* the rest was launching and switching */
 }
 
+/* What one took that began as soon as it was launched; 0: it may not have. So begin those that
+ * meet a GPU which is still ours from the one before, as all but the first in a bubble do that are
+ * longer than the work in flight may be: they never stand behind another. */
+static uint64_t since_launch(const struct flight *flight, const struct flown *op,
+                             const struct group *g, uint64_t end_ns) {
+    bool ours = op->epoch == flight->last_epoch && flight->last_done_ns != 0 &&
+                op->release_ns <= flight->last_done_ns + LONG_NS; /* else another fill had it */
+    if (!ours || g->count != 1 || !g->alone || op->issued_ns > g->least_ns + SURE_NS)
+        return 0;
+    uint64_t took_ns = end_ns - sooner(later(g->free_ns, op->issued_ns), end_ns);
+    return took_ns >= LONG_NS ? took_ns : 0;
+}
+
 static void learn(struct flight *flight, const struct flown *op, const struct group *g,
                   uint64_t busy_ns, uint64_t most_ns, bool exact) {
     if (g->alone && exact)
@@ -98,7 +112,9 @@ void flight_collect_exact(struct flight *flight, uint32_t stream, uint64_t value
                                    .start_ns = start_time(flight, op, &g, end_ns),
                                    .compute = op->compute};
         at += own;
-        learn(flight, op, &g, own, (uint64_t)((double)longest * share), exact);
+        uint64_t alone_ns = since_launch(flight, op, &g, end_ns);
+        learn(flight, op, &g, alone_ns ? alone_ns : own, (uint64_t)((double)longest * share),
+              exact || alone_ns);
         flight->last_epoch = op->epoch;
         flight_remove(flight, op);
         sink(&done, argument);
