@@ -76,6 +76,9 @@ def test_missing_jobs_and_pages_are_404(client: FlaskClient) -> None:
     assert data_of(client.get("/api/jobs/host/999")) == {"error": "No host job 999 is recorded."}
     assert client.get("/api/jobs/fill/101").status_code == 404
     assert "There is no such page." in client.get("/lunch").text
+    # More than any database holds as a job id.
+    for address in ("/api/jobs/host", "/api/jobs/fill", "/jobs/host", "/jobs/fill"):
+        assert client.get(f"{address}/{10**20}").status_code == 404
 
 
 @pytest.mark.parametrize("address", ["/", "/api/gpus", "/lunch", "/static/style.css"])

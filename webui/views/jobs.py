@@ -24,12 +24,12 @@ def page() -> str:
     return render_template("jobs.html")
 
 
-@pages.get("/jobs/host/<int:job_id>")
+@pages.get("/jobs/host/<int(max=2147483647):job_id>")
 def host_page(job_id: int) -> str:
     return render_template("job.html", kind="host", job_id=job_id)
 
 
-@pages.get("/jobs/fill/<int:job_id>")
+@pages.get("/jobs/fill/<int(max=2147483647):job_id>")
 def fill_page(job_id: int) -> str:
     return render_template("job.html", kind="fill", job_id=job_id)
 
@@ -52,7 +52,7 @@ def data() -> Response:
     )
 
 
-@pages.get("/api/jobs/host/<int:job_id>")
+@pages.get("/api/jobs/host/<int(max=2147483647):job_id>")
 def host_data(job_id: int) -> Response:
     parameters.refuse_unknown()
     now = parameters.now_us()
@@ -81,7 +81,7 @@ def host_data(job_id: int) -> Response:
     )
 
 
-@pages.get("/api/jobs/fill/<int:job_id>")
+@pages.get("/api/jobs/fill/<int(max=2147483647):job_id>")
 def fill_data(job_id: int) -> Response:
     parameters.refuse_unknown()
     now = parameters.now_us()
