@@ -11,10 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+
+from db.wire.messages import Batch, EventRecord
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +180,9 @@ class Spool:
     def _read_segments(self) -> list[_Segment]:
         segments = []
         for path in sorted(self._folder.glob("*.batches")):
+            if not _NAME.fullmatch(path.name):
+                log.warning("%s is none of the spool's files and is left alone", path)
+                continue
             first = int(path.stem)
             count, size = _count_whole_lines(path)
             if size != path.stat().st_size:
@@ -214,27 +221,51 @@ class Spool:
             os.close(descriptor)
 
     def _read_from(self, sequence: int) -> dict[int, str]:
-        """The batches from `sequence` to the end of its segment."""
+        """The batches from `sequence` to the end of its segment, or to where files go on.
+
+        One that the disk did not keep is replaced by a note of its loss: what follows must not
+        wait for it for ever.
+        """
         for segment in self._segments:
             if segment.first <= sequence <= segment.last:
-                with segment.path.open() as lines:
+                with segment.path.open("rb") as lines:
                     return {
-                        number: line.rstrip("\n")
+                        number: self._sound(line, number) or self._lost(number, segment.path)
                         for number, line in enumerate(lines, start=segment.first)
                         if sequence <= number <= segment.last
                     }
-        raise LookupError(f"batch {sequence} is in no segment of {self._folder}")
+        later = [each.first for each in self._segments if each.first > sequence]
+        end = min(later, default=self.last + 1)
+        return {number: self._lost(number, self._folder) for number in range(sequence, end)}
+
+    def _sound(self, line: bytes, number: int) -> str | None:
+        try:
+            batch = json.loads(line)
+            if (batch["boot_id"], batch["sequence"]) == (self.boot_id, number):
+                return line.decode().rstrip("\n")
+        except (ValueError, KeyError, TypeError):
+            pass
+        return None
+
+    def _lost(self, number: int, place: Path) -> str:
+        text = f"batch {number} of boot {self.boot_id} was damaged on the node's disk"
+        log.error("%s: %s", place, text)
+        event = EventRecord(at_us=time.time_ns() // 1000, what="lost", text=text)
+        return Batch(boot_id=self.boot_id, sequence=number, records=[event]).model_dump_json()
+
+
+_NAME = re.compile(r"[0-9]{16}\.batches")
 
 
 def _count_whole_lines(path: Path) -> tuple[int, int]:
-    """Lines that are whole JSON, and the bytes they take."""
+    """Lines, and the bytes they take, but for a last one that a crash has torn."""
     count = size = 0
     with path.open("rb") as lines:
         for line in lines:
-            if not line.endswith(b"}\n"):
-                break
             count += 1
             size += len(line)
+    if count and not line.endswith(b"}\n"):
+        return count - 1, size - len(line)
     return count, size
 
 
@@ -245,6 +276,8 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         os.write(descriptor, text.encode())
         os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
     temporary.rename(path)

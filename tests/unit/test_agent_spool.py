@@ -15,6 +15,7 @@ from agent.clock import UtcClock
 from agent.ledger import Ledger
 from agent.reporter import Spooler
 from agent.spool import Spool, SpoolFullError, write_atomically
+from db.wire.messages import Batch, EventRecord
 
 MANY = 1 << 30
 
@@ -75,6 +76,57 @@ def test_torn_last_batch_is_cut_off_and_its_number_used_again(tmp_path: Path) ->
     assert again.append([record(1)]) == 2
     again.acknowledge(1)
     assert numbers(again) == [1]
+
+
+@pytest.mark.parametrize("garbage", [b"{}", b"\xff\x00}", b'{"boot_id":"x","sequence":2}', b"no"])
+def test_a_batch_that_the_disk_garbled_becomes_a_note_of_its_loss(
+    tmp_path: Path, garbage: bytes
+) -> None:
+    spool = Spool(tmp_path, MANY)
+    for n in range(4):
+        spool.append([record(n)])
+    [segment] = tmp_path.glob("*.batches")
+    lines = segment.read_bytes().split(b"\n")
+    lines[1] = garbage
+    segment.write_bytes(b"\n".join(lines))
+    again = Spool(tmp_path, MANY)
+    assert again.last == 4
+    assert numbers(again) == [0]
+    again.acknowledge(1)
+    lost = Batch.model_validate_json(again.oldest().text)  # type: ignore[union-attr]
+    assert (lost.boot_id, lost.sequence) == (spool.boot_id, 2)
+    [event] = lost.records
+    assert isinstance(event, EventRecord)
+    assert event.what == "lost" and "batch 2 " in event.text
+    again.acknowledge(2)
+    assert numbers(again) == [2]
+
+
+def test_a_segment_that_is_gone_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "_SEGMENT_BYTES", 100)
+    spool = Spool(tmp_path, MANY)
+    for n in range(6):
+        spool.append([record(n)])
+    second = sorted(tmp_path.glob("*.batches"))[1]
+    first_lost = int(second.stem)
+    second.unlink()
+    again = Spool(tmp_path, MANY)
+    again.acknowledge(first_lost - 1)
+    said = ""
+    while (batch := again.oldest()) is not None:
+        said += batch.text
+        again.acknowledge(batch.sequence)
+    assert f"batch {first_lost} " in said and '{"n": 5}' in said
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.batches").write_text("x")
+    spool = Spool(tmp_path, MANY)
+    assert spool.append([record(0)]) == 1
+    assert Spool(tmp_path, MANY).last == 1
+    assert (tmp_path / "mine.batches").read_text() == "x"
 
 
 def test_segments_go_once_acknowledged_and_the_bound_holds(
