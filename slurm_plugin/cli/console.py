@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -41,10 +40,3 @@ def print_json(rows: Iterable[dict[str, Any]]) -> None:
         sys.stdout.write(opening + json.dumps(row))
         opening = ",\n "
     sys.stdout.write("[]\n" if opening == "[" else "]\n")
-
-
-def complain(sentence: str) -> None:
-    """One sentence on standard error."""
-    with contextlib.suppress(OSError):
-        if sys.stderr is not None:
-            sys.stderr.write(f"sfill: {sentence}\n")

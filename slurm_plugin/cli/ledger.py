@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from db.engine import Database, DatabaseError
 from db.schema import why_unreadable
-from slurm_plugin.cli.settings import CliSettings
+from slurm_plugin.cli.settings import CliSettings, SettingsError
 
 
-class LedgerError(Exception):
+class LedgerError(click.ClickException):
     """The ledger cannot be read; the text is one sentence."""
 
 
 @contextmanager
 def ledger(settings: CliSettings) -> Iterator[Session]:
-    """A read-only session; raises LedgerError where the database fails."""
-    database = Database(settings.database_url, read_only=True)
+    """A read-only session; raises LedgerError where the database fails, SettingsError where its
+    address is no good."""
+    try:
+        database = Database(settings.database_url, read_only=True)
+    except DatabaseError as error:
+        raise SettingsError(str(error)) from error
     try:
         with database.reading() as session:
             yield session

@@ -1,25 +1,48 @@
-"""Start of `sfill`: one line for every mistake, and exit codes (2 bad input, 1 failure)."""
+"""Start of `sfill`: one line for every mistake, and exit codes (2 bad input, 1 failure).
+
+A command's module is imported when it is asked for: reading the ledger takes SQLAlchemy, for whose
+start `sfill off` has no time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 from pathlib import Path
 
 import click
 
-from db.engine import DatabaseError
-from slurm_plugin.cli.audit import audit
-from slurm_plugin.cli.console import complain
-from slurm_plugin.cli.events import events
-from slurm_plugin.cli.jobs import jobs
-from slurm_plugin.cli.ledger import LedgerError
 from slurm_plugin.cli.settings import SettingsError, load_settings
-from slurm_plugin.cli.status import status
-from slurm_plugin.cli.switch import SwitchError, off, on
+
+MODULES = {
+    "audit": "audit",
+    "events": "events",
+    "jobs": "jobs",
+    "off": "switch",
+    "on": "switch",
+    "status": "status",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands of MODULES, each from the module named there."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, sorted."""
+        return sorted(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them, or None."""
+        if cmd_name not in MODULES:
+            return None
+        module = importlib.import_module(f"slurm_plugin.cli.{MODULES[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--config", metavar="FILE", help="Configuration (default: SFILL_CONF, /etc/sfill/sfill.toml)."
 )
@@ -32,10 +55,6 @@ def sfill(context: click.Context, config: str | None) -> None:
     intrusion is how long ready training work waited for fill.
     """
     context.obj = load_settings(config)
-
-
-for _command in (status, jobs, audit, events, off, on):
-    sfill.add_command(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -51,12 +70,9 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         complain(error.format_message().replace("\n", " "))
         sys.exit(error.exit_code)
-    except (SettingsError, DatabaseError) as error:
+    except SettingsError as error:
         complain(str(error))
         sys.exit(2)
-    except (LedgerError, SwitchError) as error:
-        complain(str(error))
-        sys.exit(1)
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) has enough. click, when it meets the broken pipe, calls exit(1),
         # which it does for nothing else outside its standalone mode.
@@ -67,6 +83,13 @@ def main(arguments: list[str] | None = None) -> None:
         complain(f"the answer can't be written ({error.strerror or error})")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def complain(sentence: str) -> None:
+    """One sentence on standard error."""
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"sfill: {sentence}\n")
 
 
 def _drop_output() -> None:

@@ -20,7 +20,7 @@ from slurm_plugin.cli.settings import CliSettings
 PATH = "/v1/switch"
 
 
-class SwitchError(Exception):
+class SwitchError(click.ClickException):
     """The switch was not thrown; the text is one sentence."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -126,3 +128,19 @@ def test_settings_come_from_the_controllers_section(
     assert found.controller_url == "http://127.0.0.1:7001"
     assert found.munge_socket == "/run/m"
     assert found.database_url == "sqlite:////b.db"
+
+
+def test_the_switch_does_not_wait_for_what_only_reading_needs() -> None:
+    """Importing SQLAlchemy and our tables takes longer than all the rest of `sfill off`."""
+    program = (
+        "import sys\n"
+        "from slurm_plugin.cli.main import main\n"
+        "try:\n    main(['off', '--help'])\n"
+        "except SystemExit as end:\n    assert end.code in (0, None)\n"
+        "print('sqlalchemy' in sys.modules, 'rich' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "Stop filling" in done.stdout
+    assert done.stderr.strip() == "False False"
