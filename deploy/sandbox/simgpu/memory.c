@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "handles.h"
 #include "memory.h"
+#include "pool.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
@@ -63,6 +64,19 @@ static CUresult account(CUcontext context, uint64_t bytes, bool take_back) {
     return result;
 }
 
+/* What the allocation was counted for. */
+static void uncount(const struct allocation *a) {
+    if (!(a->kind & (MEMORY_DEVICE | MEMORY_MANAGED)))
+        return;
+    if (!a->pool) {
+        account(a->context, a->bytes, true);
+        return;
+    }
+    world_lock();
+    pool_give_back(a->pool, a->bytes);
+    world_unlock();
+}
+
 static void *reserve(size_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -90,6 +104,32 @@ CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, 
     return result;
 }
 
+CUresult memory_allocate_from(CUmemoryPool pool, CUdeviceptr *pointer, size_t bytes,
+                              CUcontext context) {
+    if (!pointer || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    world_lock();
+    CUresult result = pool_take(pool, bytes);
+    world_unlock();
+    if (result)
+        return result;
+    void *at = reserve(bytes);
+    struct allocation a = {.base = (uintptr_t)at,
+                           .bytes = bytes,
+                           .kind = MEMORY_DEVICE,
+                           .context = context,
+                           .pool = pool};
+    result = at ? add(a) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!result) {
+        *pointer = (uintptr_t)at;
+        return CUDA_SUCCESS;
+    }
+    if (at)
+        munmap(at, bytes);
+    uncount(&a);
+    return result;
+}
+
 static void give_back(struct allocation *a) {
     if (a->kind != MEMORY_REGISTERED)
         munmap((void *)(uintptr_t)a->base, a->bytes);
@@ -100,8 +140,8 @@ CUresult memory_free(uint64_t base, unsigned kinds) {
     struct allocation *a = take(base, kinds);
     if (!a)
         return CUDA_ERROR_INVALID_VALUE;
-    if (a->kind & (MEMORY_DEVICE | MEMORY_MANAGED) && a->context->alive)
-        account(a->context, a->bytes, true);
+    if (a->context->alive || a->pool)
+        uncount(a);
     give_back(a);
     return CUDA_SUCCESS;
 }
@@ -111,7 +151,9 @@ void memory_release(uint64_t base) {
     struct allocation *a = take(base, MEMORY_DEVICE);
     if (!a)
         return;
-    if (a->context->alive)
+    if (a->pool)
+        pool_give_back(a->pool, a->bytes);
+    else if (a->context->alive)
         world->processes[driver_process()].memory_bytes[a->context->gpu] -= a->bytes;
     give_back(a);
 }
@@ -129,8 +171,7 @@ void memory_forget_context(CUcontext context) {
         pthread_mutex_unlock(&lock);
         if (!a)
             return;
-        if (a->kind & (MEMORY_DEVICE | MEMORY_MANAGED))
-            account(context, a->bytes, true);
+        uncount(a);
         give_back(a);
     }
 }
