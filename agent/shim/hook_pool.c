@@ -14,26 +14,20 @@ struct pool_place {
     CUmemLocation location;
 };
 
-/* A graph that is being recorded has a pool of its own. */
+/* What a graph that is being recorded will take counts when it is made ready (graph_memory.c). */
 static bool captures(CUstream stream) {
     return atomic_load_explicit(&hook_captures, memory_order_acquire) > 0 && hook_capturing(stream);
 }
 
-static bool ask(const struct shim_role_ops *role, struct shim_pool_call *call, bool pooled) {
-    if (pooled)
-        return role->pool_ask(call);
-    return !role || !role->memory_ask || role->memory_ask(call->bytes);
+static bool ask(const struct shim_role_ops *role, struct shim_pool_call *call) {
+    return !role || role->pool_ask(call);
 }
 
 /* The result that the caller gets; *at is what the driver made. */
 static CUresult took(const struct shim_role_ops *role, const struct shim_pool_call *call,
-                     bool pooled, CUresult result, const CUdeviceptr *at) {
-    CUdeviceptr made = result == CUDA_SUCCESS ? *at : 0;
-    if (pooled)
-        return role->pool_took(call, made) ? result : CUDA_ERROR_OUT_OF_MEMORY;
-    if (role && role->memory_took)
-        role->memory_took(made, made ? call->bytes : 0);
-    return result;
+                     CUresult result, const CUdeviceptr *at) {
+    bool kept = !role || role->pool_took(call, result == CUDA_SUCCESS ? *at : 0);
+    return kept ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define POOL_HOOK(symbol, parameters, arguments, from, variant)                                    \
@@ -44,14 +38,15 @@ static CUresult took(const struct shim_role_ops *role, const struct shim_pool_ca
         const struct shim_role_ops *role = hook_enter();                                           \
         struct shim_pool_call call = {                                                             \
             .pool = (from), .stream = hook_stream(stream, variant), .bytes = bytes};               \
-        bool pooled = role && role->pool_ask && !captures(call.stream);                            \
+        const struct shim_role_ops *counts =                                                       \
+            role && role->pool_ask && !captures(call.stream) ? role : NULL;                        \
         CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                \
-        if (ask(role, &call, pooled)) {                                                            \
+        if (ask(counts, &call)) {                                                                  \
             unsigned tries = 0;                                                                    \
             do                                                                                     \
                 result = real arguments;                                                           \
             while (hook_again(role, result, -1, bytes, &tries));                                   \
-            result = took(role, &call, pooled, result, at);                                        \
+            result = took(counts, &call, result, at);                                              \
         }                                                                                          \
         hook_leave(role);                                                                          \
         return result;                                                                             \

@@ -6,7 +6,8 @@ Works for SECONDS: it sends numbers to the GPU, launches kernels, copies them ba
 The steps are taken one after the other, evenly over that time, the first at once:
 
     CALL:MIB   takes so much memory by that call (alloc, pitch, managed, async; pool: from a pool of
-               the program's own, which keeps what is freed)
+               the program's own, which keeps what is freed; graph: by a node of a graph that
+               is instantiated)
     free       gives back what was taken last
     sync       waits for the stream
     trim       trims the program's own pool
@@ -90,6 +91,8 @@ class Program:
             if not self.pool:
                 self.make_pool()
             result = cuda.cuMemAllocFromPoolAsync(c.byref(at), bytes_, self.pool, self.stream)
+        elif call == "graph":
+            result = self.instantiate(size, at)
         else:
             raise SystemExit(f"{call!r} is no call")
         if result == 0:
@@ -102,8 +105,18 @@ class Program:
         check(self.cuda.cuMemPoolCreate(c.byref(self.pool), properties))
         check(self.cuda.cuMemPoolSetAttribute(self.pool, 4, c.byref(threshold)))
 
+    def instantiate(self, size: int, made: c.c_uint64) -> int:
+        graph, node = c.c_void_p(), c.c_void_p()
+        parameters = (c.c_uint64 * 32)(1, 1)  # pinned, on device 0
+        parameters[13] = size
+        check(self.cuda.cuGraphCreate(c.byref(graph), 0))
+        check(self.cuda.cuGraphAddMemAllocNode(c.byref(node), graph, None, 0, parameters))
+        return int(self.cuda.cuGraphInstantiateWithFlags(c.byref(made), graph, c.c_uint64(0)))
+
     def free(self) -> int:
         call, at = self.taken.pop()
+        if call == "graph":
+            return int(self.cuda.cuGraphExecDestroy(at))
         if call in ("async", "pool"):
             return int(self.cuda.cuMemFreeAsync(at, self.stream))
         return int(self.cuda.cuMemFree_v2(at))

@@ -1,4 +1,5 @@
-"""A fill's memory pools count by what the driver keeps reserved for them. Each grows by 32 MiB."""
+"""A fill's memory pools count by what the driver keeps reserved for them, and its graphs by what
+their nodes allocate. A pool grows by 32 MiB."""
 
 from __future__ import annotations
 
@@ -96,6 +97,13 @@ def test_a_pool_that_grows_by_more_than_was_asked_for_keeps_to_the_limit(
     assert found == [OUT_OF_MEMORY, 0, 0, 416]
 
 
+def test_what_a_graph_allocates_counts_while_it_is_instantiated(
+    agent: RunningAgent, lab: SharingLab
+) -> None:
+    found = fill(agent, lab, 2048, "graph:1000", "info", "graph:1000", "free", "info", "graph:1100")
+    assert found == [0, 1000, OUT_OF_MEMORY, 0, 0, 0]
+
+
 def test_the_account_is_what_the_driver_has_taken(agent: RunningAgent, lab: SharingLab) -> None:
     lend(agent, lab, 4096)
     linked = compiled("linked_nvml", f"-L{simulated_gpu()}", "-l:libnvidia-ml.so.1", "-ldl")
@@ -106,11 +114,13 @@ def test_the_account_is_what_the_driver_has_taken(agent: RunningAgent, lab: Shar
         return int(json.loads(out)[0][2])
 
     before = driver_mb()
-    process = lab.start(2, "gate", 0.2, "pool:100", "async:40", "alloc:7", "free", "wait")
-    until(lambda: held_mb(agent) == CONTEXT_MB + 128 + 64, 20)
+    process = lab.start(
+        2, "gate", 0.2, "pool:100", "async:40", "graph:9", "alloc:7", "free", "wait"
+    )
+    until(lambda: held_mb(agent) == CONTEXT_MB + 128 + 64 + 9, 20)
     assert driver_mb() - before == held_mb(agent) - CONTEXT_MB + DRIVERS_CONTEXT_MB
     process.send_signal(signal.SIGUSR1)
-    assert result(process)["results"] == [0] * 5
+    assert result(process)["results"] == [0] * 6
 
 
 def fills(agent: RunningAgent) -> list[Any]:

@@ -50,7 +50,7 @@ static struct allocation *take(uint64_t base, unsigned kinds) {
     return a;
 }
 
-static CUresult account(CUcontext context, uint64_t bytes, bool take_back) {
+CUresult memory_count(CUcontext context, uint64_t bytes, bool take_back) {
     uint64_t *held = &world->processes[driver_process()].memory_bytes[context->gpu];
     CUresult result = CUDA_SUCCESS;
     world_lock();
@@ -69,7 +69,7 @@ static void uncount(const struct allocation *a) {
     if (!(a->kind & (MEMORY_DEVICE | MEMORY_MANAGED)))
         return;
     if (!a->pool) {
-        account(a->context, a->bytes, true);
+        memory_count(a->context, a->bytes, true);
         return;
     }
     world_lock();
@@ -86,7 +86,7 @@ static void *reserve(size_t bytes) {
 CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, unsigned kind) {
     if (!pointer || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (kind != MEMORY_HOST && account(context, bytes, false))
+    if (kind != MEMORY_HOST && memory_count(context, bytes, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *at = reserve(bytes);
     CUresult result =
@@ -99,7 +99,7 @@ CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, 
         if (at)
             munmap(at, bytes);
         if (kind != MEMORY_HOST)
-            account(context, bytes, true);
+            memory_count(context, bytes, true);
     }
     return result;
 }

@@ -19,5 +19,7 @@ CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, 
 CUresult memory_allocate_from(CUmemoryPool pool, CUdeviceptr *pointer, size_t bytes,
                               CUcontext context);
 CUresult memory_free(uint64_t base, unsigned kinds);
+/* Takes so much of the context's GPU into account, or gives it back. */
+CUresult memory_count(CUcontext context, uint64_t bytes, bool take_back);
 CUresult memory_register(void *base, size_t bytes, unsigned flags, CUcontext context);
 #endif
