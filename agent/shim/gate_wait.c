@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -229,7 +230,9 @@ static void note_too_long(struct gate_gpu *gpu, struct waiting *w, uint64_t boun
              "log\ntext=an operation of about %llu us has waited 5 s for a bubble that holds it "
              "(bubbles last about %llu us)\n",
              (unsigned long long)bound_ns / 1000, (unsigned long long)median_ns / 1000);
-    shim_send(text);
+    shim_send(text); /* for the audit log; and for the job's own: */
+    shim_log(1, "%.*s", (int)strcspn(text + sizeof "log\ntext=" - 1, "\n"),
+             text + sizeof "log\ntext=" - 1);
 }
 
 static uint64_t wait_for(struct gate_gpu *gpu, struct gate_context *context,

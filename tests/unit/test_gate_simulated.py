@@ -50,10 +50,12 @@ class Machine:
         environment = self.environment("monitor", TRAINING)
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
-    def infer(self, seconds: float, *more: str) -> subprocess.Popen[bytes]:
+    def infer(
+        self, seconds: float, *more: str, stderr: int | None = None
+    ) -> subprocess.Popen[bytes]:
         command = [str(self.build / "simgpu/bin/siminfer"), "--seconds", str(seconds), *more]
         environment = self.environment("gate", FILL)
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
 
     def fill_work(self) -> list[Operation]:
         log = read_log(log_path(self.folder / "state", 0))
@@ -154,13 +156,11 @@ def crowded(busy: bool) -> Iterator[None]:
             spinner.wait(5)
 
 
-# On a crowded machine figures are a matter of luck too: a slow suite (tests/README.md).
-CROWDED = pytest.mark.skipif("SFILL_SLOW_TESTS" not in os.environ, reason="slow suite")
+# On a crowded machine figures are a matter of luck too, others take long: a slow suite (tests/README.md).
+SLOW = pytest.mark.skipif("SFILL_SLOW_TESTS" not in os.environ, reason="slow suite")
 
 
-@pytest.mark.parametrize(
-    "busy", [False, pytest.param(True, marks=CROWDED)], ids=["quiet", "crowded"]
-)
+@pytest.mark.parametrize("busy", [False, pytest.param(True, marks=SLOW)], ids=["quiet", "crowded"])
 @pytest.mark.parametrize("loosened", [False, True], ids=["gated", "loosened"])
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
@@ -188,6 +188,25 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
     least = 0 if found.waited_fraction >= 0.005 else 0.0002 * found.wall_ns
     allowed = max(0.1 * found.waited_ns, least)
     assert abs(intrusion_of(uses) - found.waited_ns) <= allowed
+
+
+@SLOW
+def test_a_fill_whose_kernel_fits_no_bubble_is_told_so(machine: Machine) -> None:
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(25, *SHORT)
+        wait_until("the training's bubbles", lambda: bool(agent.training))
+        time.sleep(1)
+        filling = machine.infer(30, "--kernel-us", "30000", stderr=subprocess.PIPE)
+        assert filling.stderr is not None
+        try:
+            time.sleep(15)  # it is tried again after 2 and 4 s: what was learned may be wrong
+        finally:
+            filling.kill()
+            training.terminate()
+            training.wait(10)
+        said = filling.stderr.read().decode()
+        filling.wait(5)
+    assert "has waited 5 s for a bubble that holds it (bubbles last about" in said
 
 
 def test_nothing_is_released_once_the_agent_is_gone(machine: Machine) -> None:
