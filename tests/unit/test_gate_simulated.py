@@ -199,7 +199,7 @@ def test_a_fill_whose_kernel_fits_no_bubble_is_told_so(machine: Machine) -> None
         filling = machine.infer(30, "--kernel-us", "30000", stderr=subprocess.PIPE)
         assert filling.stderr is not None
         try:
-            time.sleep(15)  # it is tried again after 2 and 4 s: what was learned may be wrong
+            time.sleep(15)  # tried again after 2 and 4 s: it may have been misjudged
         finally:
             filling.kill()
             training.terminate()
