@@ -38,9 +38,9 @@ def lend(cluster: Cluster, *options: str, gpus: int = 1, seconds: int = 60) -> i
     return job_id
 
 
-def fill(cluster: Cluster, script: str, *options: str) -> int:
+def fill(cluster: Cluster, script: str, *options: str, memory: str = "1G") -> int:
     """A fill job of the second user."""
-    return cluster.submit("--fill=mem=1G", *options, script=script, user=INFERRER)
+    return cluster.submit(f"--fill=mem={memory}", *options, script=script, user=INFERRER)
 
 
 def events(cluster: Cluster, job_id: int, what: str) -> list[str]:
@@ -119,7 +119,8 @@ PYTHON
     file = cluster.files / "probe.sh"
     file.write_text(f"#!/bin/bash\n{probe}")
     file.chmod(0o755)
-    job_id = fill(cluster, f"{file}; {INFER}; srun {file}; srun -n2 --overcommit {INFER}")
+    script = f"{file}; {INFER}; srun {file}; srun -n2 --overcommit {INFER}"
+    job_id = fill(cluster, script, memory="2G")  # two contexts at a time
     assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
     seen = [line.split()[1:] for line in cluster.output(job_id).splitlines() if "device" in line]
     assert len(seen) == 8  # four devices, in batch and step
