@@ -156,7 +156,7 @@ def crowded(busy: bool) -> Iterator[None]:
             spinner.wait(5)
 
 
-# On a crowded machine figures are a matter of luck too, others take long: a slow suite (tests/README.md).
+# On a crowded machine figures are a matter of luck too, others take long (tests/README.md).
 SLOW = pytest.mark.skipif("SFILL_SLOW_TESTS" not in os.environ, reason="slow suite")
 
 
