@@ -38,34 +38,28 @@ static struct duration *make_room(struct durations *table, uint64_t shape) {
     return oldest;
 }
 
-uint64_t durations_mean(struct durations *table, uint64_t shape) {
+const struct duration *durations_use(struct durations *table, uint64_t shape) {
     struct duration *entry = shape ? find(table, shape) : NULL;
-    if (!entry)
-        return 0;
-    entry->used = ++table->clock;
-    return entry->mean_ns < 1 ? 1 : (uint64_t)entry->mean_ns;
+    if (entry)
+        entry->used = ++table->clock;
+    return entry;
 }
 
-uint64_t durations_bound(struct durations *table, uint64_t shape) {
-    struct duration *entry = shape ? find(table, shape) : NULL;
-    if (!entry)
-        return 0;
-    double over =
-        entry->exact && entry->peak_ns > entry->mean_ns ? entry->peak_ns - entry->mean_ns : 0;
-    double bound = entry->mean_ns + over / 4;
+uint64_t duration_mean(const struct duration *known) {
+    return known->mean_ns < 1 ? 1 : (uint64_t)known->mean_ns;
+}
+
+uint64_t duration_bound(const struct duration *known) {
+    bool spread = known->exact && known->peak_ns > known->mean_ns;
+    double bound = known->mean_ns + (spread ? (known->peak_ns - known->mean_ns) / 4 : 0);
     return bound < 1 ? 1 : (uint64_t)bound;
 }
 
-bool durations_trusted(struct durations *table, uint64_t shape) {
-    struct duration *entry = shape ? find(table, shape) : NULL;
-    return entry && entry->exact >= 4;
-}
+bool duration_trusted(const struct duration *known) { return known->exact >= 4; }
 
-bool durations_doubted(struct durations *table, uint64_t shape, uint64_t held_ns) {
-    struct duration *entry = shape ? find(table, shape) : NULL;
-    uint64_t after_ns = entry && entry->exact >= 4 ? TRIAL_SURE_NS : TRIAL_NS;
-    return entry &&
-           held_ns >> (entry->trials < TRIALS_MOST ? entry->trials : TRIALS_MOST) >= after_ns;
+bool duration_doubted(const struct duration *known, uint64_t held_ns) {
+    uint64_t after_ns = duration_trusted(known) ? TRIAL_SURE_NS : TRIAL_NS;
+    return held_ns >> (known->trials < TRIALS_MOST ? known->trials : TRIALS_MOST) >= after_ns;
 }
 
 void durations_tried(struct durations *table, uint64_t shape) {

@@ -23,18 +23,16 @@ struct durations {
     struct duration entries[DURATIONS_ENTRIES];
 };
 
-/* Mean in ns, or 0 when the shape has not been seen. */
-uint64_t durations_mean(struct durations *table, uint64_t shape);
+/* What is known of a shape about to be used; NULL when it has not been seen. */
+const struct duration *durations_use(struct durations *table, uint64_t shape);
 
-/* What the shape may well take, in ns, for budgets; 0 when it has not been seen. */
-uint64_t durations_bound(struct durations *table, uint64_t shape);
-
-/* Learned from exact measurements? */
-bool durations_trusted(struct durations *table, uint64_t shape);
+uint64_t duration_mean(const struct duration *known);  /* in ns, never 0 */
+uint64_t duration_bound(const struct duration *known); /* what it may well take, for budgets */
+bool duration_trusted(const struct duration *known);   /* learned from exact measurements */
 
 /* Held as too long for so long: is the estimate to be doubted? The operation is then tried as one
  * never seen. Ever more rarely while trials find that it is true. */
-bool durations_doubted(struct durations *table, uint64_t shape, uint64_t held_ns);
+bool duration_doubted(const struct duration *known, uint64_t held_ns);
 void durations_tried(struct durations *table, uint64_t shape);
 
 /* Takes in one measurement. Loose ones only lower the mean once exact ones exist. */

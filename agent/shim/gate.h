@@ -30,6 +30,7 @@ struct gate_gpu {
     struct sfill_account_page *account; /* NULL: none */
     uint32_t account_place;
     uint64_t held_logged; /* operations too long for any bubble: already in the agent's log */
+    uint64_t helped_ns;   /* the helper's latest look */
     /* first come, first served: callers take a number */
     _Atomic uint32_t next_number;
     _Atomic uint32_t serving;
@@ -94,6 +95,8 @@ void gate_poll(struct gate_gpu *gpu, uint64_t now_ns); /* the caller holds the l
 uint64_t gate_epoch(const struct gate_gpu *gpu);
 void gate_done_sink(const struct flight_done *done, void *gpu);
 void gate_show(struct gate_gpu *gpu, enum sfill_closed closed);
+/* On a machine of few cores a thread that spins or wakes often takes a working one's. */
+bool gate_cores_to_spare(void);
 /* Waits until the operation may start and takes it in; returns its ticket. */
 uint64_t gate_wait(struct gate_context *context, const struct shim_op *op);
 /* Waits only until the gate is open: contexts, modules, allocations. */
@@ -121,22 +124,8 @@ uint64_t account_sum(const struct gate_gpu *gpu); /* the job's; the caller holds
 void account_map(struct gate_gpu *gpu, struct sfill_account_page *page);
 void account_show(struct gate_gpu *gpu); /* writes the count again: the board is a new one */
 
-/* pools.c: memory pools, by what the driver has reserved for them. */
-bool pool_ask(struct shim_pool_call *call);
-bool pool_took(const struct shim_pool_call *call, CUdeviceptr at);
-void pool_freed(int index, uint64_t bytes); /* an allocation that memory_took_from() noted */
-void pool_made(CUmemoryPool pool, CUdevice device, bool on_host);
-uint64_t pool_left(CUmemoryPool pool);
-void pool_gone(CUmemoryPool pool, uint64_t left);
-void pools_look(void);                 /* something may have been given back */
-bool pools_trim(struct gate_gpu *gpu); /* false: there is none that holds memory */
-
 /* memory.c */
 bool memory_ask(uint64_t bytes);
-bool memory_ask_on(struct gate_gpu *gpu, uint64_t bytes);
-uint64_t memory_granted(void); /* hands over what this thread was granted: no longer memory.c's */
-void memory_took_from(uint64_t handle, uint64_t bytes, int pool); /* counted by its pool */
-bool memory_is_over(struct gate_gpu *gpu); /* the job holds more than its limit */
 bool memory_context_fits(CUdevice device); /* counts the context that is about to be made */
 void memory_took(uint64_t handle, uint64_t bytes);
 void memory_freed(uint64_t handle);

@@ -33,14 +33,14 @@ static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask
 static enum sfill_closed training_idle(struct gate_gpu *gpu, const struct gate_ask *ask,
                                        const struct gate_numbers *numbers, uint64_t now_ns,
                                        struct idle_view *view) {
-    *view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
+    *view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid, now_ns);
     if (view->closed != SFILL_OPEN)
         return view->closed;
     uint64_t age_ns = now_ns > view->since_ns ? now_ns - view->since_ns : 0;
     if (age_ns < numbers->dwell_ns)
         return SFILL_CLOSED_DWELL;
     /* Work left over from an earlier bubble is charged to that one first. */
-    if (gpu->uses.live && gpu->flight.count && gpu->uses.epoch != gate_epoch(gpu))
+    if (gpu->uses.live && gpu->flight.count && gpu->uses.epoch != view->epoch)
         return SFILL_CLOSED_IN_FLIGHT;
     const struct gate_host *host = &gpu->hosts[view->host];
     predict_refresh(&gpu->predictor, host->board_id, host->board, view->section, view->cause);
@@ -58,6 +58,11 @@ static uint64_t in_flight_most(const struct gate_gpu *gpu, const struct gate_num
     if (part_ns > FAR_TIMES * most_ns)
         return FAR_TIMES * most_ns;
     return part_ns > most_ns ? part_ns : most_ns;
+}
+
+static bool has_room(const struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t most_ns,
+                     uint64_t now_ns) {
+    return flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, most_ns, now_ns);
 }
 
 enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns,
@@ -82,7 +87,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
-    uint64_t most_ns = in_flight_most(gpu, &numbers, view, now_ns);
-    bool room = flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, most_ns, now_ns);
+    bool room = has_room(gpu, ask, numbers.in_flight_ns, now_ns) ||
+                has_room(gpu, ask, in_flight_most(gpu, &numbers, view, now_ns), now_ns);
     return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;
 }

@@ -1,6 +1,7 @@
 /* gate_helper.c - the gate's own thread. It takes what the agent sends, watches the heartbeat,
- * sees completions while no caller waits (so that their times are exact), marks what nobody
- * marked, and attaches again when the agent was gone. With nothing in flight it sleeps. */
+ * sees completions and training's return while no caller does, marks what nobody marked, and
+ * attaches again when the agent was gone. Callers look at every launch: while they launch it stays
+ * out of their way. With nothing in flight it sleeps. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,6 +11,9 @@
 #include "gate_driver.h"
 
 #define WATCH_NS 25000ull      /* between looks while something is about to happen */
+#define SETTLE_NS 50000ull     /* ... or may happen */
+#define CALLERS_NS 125000ull   /* ... while callers look; then it is awake at their next launch */
+#define CROWDED_NS 250000ull   /* ... and every look takes the CPU from them */
 #define IDLE_MS 40             /* between looks at the heartbeat */
 #define UNMARKED_NS 100000ull  /* what has been unmarked for so long is marked from here */
 #define MESSAGES_NS 2000000ull /* between looks at the socket while watching */
@@ -33,22 +37,31 @@ static void show_unasked(struct gate_gpu *gpu, uint64_t now_ns) {
         gate_show(gpu, gate_decide(gpu, &ask, now_ns, &view));
 }
 
+/* After how long a GPU has to be looked at again; `shared`: callers have looked since last time. */
+static uint64_t pause_after_look(const struct gate_gpu *gpu, bool shared, uint64_t now_ns) {
+    if (uses_resumed(&gpu->uses)) /* when training has the GPU is seen by looking */
+        return WATCH_NS;
+    if (shared)
+        return gate_cores_to_spare() ? CALLERS_NS : CROWDED_NS;
+    if (uses_wants_polls(&gpu->uses, now_ns))
+        return SETTLE_NS;
+    if (!gpu->flight.count)
+        return UINT64_MAX;
+    uint64_t end_ns = flight_next_end(&gpu->flight), most = flight_look_after(&gpu->flight);
+    uint64_t next = end_ns > now_ns + 2 * WATCH_NS ? end_ns - now_ns - WATCH_NS : WATCH_NS;
+    return next > most ? most : next;
+}
+
 /* Looks at one GPU; returns after how long it has to be looked at again. */
 static uint64_t look(struct gate_gpu *gpu, bool show) {
-    uint64_t next = UINT64_MAX;
     pthread_mutex_lock(&gpu->lock);
     uint64_t now_ns = shim_now_ns();
+    bool shared = gpu->flight.polled_ns > gpu->helped_ns;
+    gpu->helped_ns = now_ns;
     gate_poll(gpu, now_ns);
     if (show)
         show_unasked(gpu, now_ns);
-    if (uses_wants_polls(&gpu->uses, now_ns)) {
-        next = WATCH_NS;
-    } else if (gpu->flight.count) {
-        uint64_t end_ns = flight_next_end(&gpu->flight);
-        next = end_ns > now_ns + 2 * WATCH_NS ? end_ns - now_ns - WATCH_NS : WATCH_NS;
-        uint64_t most = flight_look_after(&gpu->flight);
-        next = next > most ? most : next;
-    }
+    uint64_t next = pause_after_look(gpu, shared, now_ns);
     if (gpu->flight.count)
         gate_stream_mark_all(gpu, now_ns - UNMARKED_NS);
     pthread_mutex_unlock(&gpu->lock);
@@ -107,8 +120,11 @@ static void run(void) {
         uint64_t now_ns = shim_now_ns();
         bool show = now_ns - shown_ns > IDLE_MS * 1000000ull;
         shown_ns = show ? now_ns : shown_ns;
-        atomic_store(&asleep, true); /* before looking: a release after the look wakes us */
         uint64_t next_ns = look_at_all(show);
+        if (next_ns == UINT64_MAX) {
+            atomic_store(&asleep, true); /* before looking: a release after the look wakes us */
+            next_ns = look_at_all(false);
+        }
         bool watching = next_ns != UINT64_MAX;
         if (watching)
             atomic_store(&asleep, false);

@@ -6,7 +6,6 @@
  * between the end of the first and the begin of the second. */
 #include "gate_idle.h"
 #include <string.h>
-#include "shim.h"
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_acquire)
 
@@ -51,7 +50,7 @@ static bool streams_drained(const struct sfill_training_board *board, uint32_t s
 
 /* One board in one look. */
 static enum sfill_closed look_at(const struct sfill_training_board *board, const char *uuid,
-                                 uint32_t *section, uint64_t *hash) {
+                                 uint32_t *section, uint64_t *bubble, uint64_t *hash) {
     if (!board || LOAD(board->head.shut) != SFILL_SHUT_NO)
         return SFILL_CLOSED_BOARDS;
     int found = idle_section(board, uuid);
@@ -62,22 +61,29 @@ static enum sfill_closed look_at(const struct sfill_training_board *board, const
     if (LOAD(gpu->used) != 1 || seq % 2 == 0)
         return SFILL_CLOSED_BUSY;
     mix(hash, seq);
+    *bubble = seq;
     if (!streams_drained(board, (uint32_t)found, hash))
         return SFILL_CLOSED_BUSY;
     *section = (uint32_t)found;
     return SFILL_OPEN;
 }
 
+/* What an epoch's number begins with. */
+static uint64_t epoch_of(int count) { return 0x5f111e90c4ull + (uint64_t)count; }
+
 /* One walk over all boards: the hash covers all that the answer rests on. */
 static enum sfill_closed walk(const struct gate_host *hosts, int count, const char *uuid,
                               struct idle_view *view, uint64_t *hash) {
+    view->epoch = epoch_of(count);
     view->since_ns = 0;
     for (int i = 0; i < count; i++) {
         const struct sfill_training_board *board = hosts[i].board;
         uint32_t section = 0;
-        enum sfill_closed closed = look_at(board, uuid, &section, hash);
+        uint64_t bubble = 0;
+        enum sfill_closed closed = look_at(board, uuid, &section, &bubble, hash);
         if (closed != SFILL_OPEN)
             return closed;
+        mix(&view->epoch, bubble);
         const struct sfill_gpu_section *gpu = &board->gpus[section];
         uint64_t begin = LOAD(gpu->bubble_begin_ns);
         mix(hash, begin);
@@ -86,33 +92,38 @@ static enum sfill_closed walk(const struct gate_host *hosts, int count, const ch
             view->host = i;
             view->section = section;
             view->cause = LOAD(gpu->bubble_cause);
-            view->bubble_seq = LOAD(gpu->bubble_seq);
+            view->bubble_seq = bubble;
         }
     }
     return SFILL_OPEN;
 }
 
-struct idle_view idle_look(const struct gate_host *hosts, int count, const char *uuid) {
-    struct idle_view view = {.closed = SFILL_CLOSED_NO_HOST, .checked_ns = shim_now_ns()};
+static uint64_t never_zero(uint64_t epoch) { return epoch ? epoch : 1; }
+
+struct idle_view idle_look(const struct gate_host *hosts, int count, const char *uuid,
+                           uint64_t now_ns) {
+    struct idle_view view = {.closed = SFILL_CLOSED_NO_HOST, .checked_ns = now_ns};
     if (count <= 0)
         return view;
     uint64_t first = 0, second = 0;
     view.closed = walk(hosts, count, uuid, &view, &first);
-    if (view.closed != SFILL_OPEN)
+    if (view.closed != SFILL_OPEN) {
+        view.epoch = 0;
         return view;
+    }
     atomic_thread_fence(memory_order_seq_cst);
     view.closed = walk(hosts, count, uuid, &view, &second);
     if (view.closed == SFILL_OPEN && (first != second || view.since_ns == 0))
         view.closed = SFILL_CLOSED_BUSY;
+    view.epoch = view.closed == SFILL_OPEN ? never_zero(view.epoch) : 0;
     return view;
 }
 
-/* Never 0, which stands for "not idle". */
 uint64_t idle_epoch(const struct gate_host *hosts, int count, const char *uuid) {
-    uint64_t hash = 0x5f111e90c4ull + (uint64_t)count;
+    uint64_t hash = epoch_of(count);
     for (int i = 0; i < count; i++) {
         int section = idle_section(hosts[i].board, uuid);
         mix(&hash, section < 0 ? 0 : LOAD(hosts[i].board->gpus[section].bubble_seq));
     }
-    return hash ? hash : 1;
+    return never_zero(hash);
 }

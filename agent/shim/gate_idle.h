@@ -14,17 +14,20 @@ struct gate_host {
 /* What one look at all boards of a GPU found. */
 struct idle_view {
     enum sfill_closed closed; /* SFILL_OPEN: every training process is idle */
-    uint64_t checked_ns;      /* when the look began */
+    uint64_t checked_ns;      /* before that look began */
     uint64_t since_ns;        /* when the last of them became idle */
     int host;                 /* index of that one; its bubble is the one to be used */
     uint32_t section;         /* the GPU's section on that board */
     uint32_t cause;           /* of its bubble */
     uint64_t bubble_seq;      /* of its bubble */
+    uint64_t epoch;           /* idle_epoch() as this look saw it; 0: not all are idle */
 };
 
 /* Looks twice at every board and calls training idle only when both looks agree (GATE.md,
- * rule 3). Whatever is absent, torn, shut, not ready or not lending closes. */
-struct idle_view idle_look(const struct gate_host *hosts, int count, const char *uuid);
+ * rule 3). Whatever is absent, torn, shut, not ready or not lending closes. now_ns: the clock, read
+ * before. */
+struct idle_view idle_look(const struct gate_host *hosts, int count, const char *uuid,
+                           uint64_t now_ns);
 
 /* Index of the GPU's section on a board, or -1. */
 int idle_section(const struct sfill_training_board *board, const char *uuid);

@@ -30,7 +30,10 @@ void gate_done_sink(const struct flight_done *done, void *argument) {
 void gate_poll(struct gate_gpu *gpu, uint64_t now_ns) {
     policy_poll(&gpu->page, now_ns);
     gpu->flight.resume_ns = uses_resume(&gpu->uses, gpu->hosts, gpu->hosts_count, now_ns);
-    flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), gate_done_sink, gpu);
+    if (flight_moved(&gpu->flight))
+        flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), gate_done_sink, gpu);
+    else
+        gpu->flight.polled_ns = now_ns;
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
     atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns, memory_order_relaxed);
 }
@@ -84,8 +87,7 @@ static void sleep_ns(struct waiting *w, uint64_t ns) {
     nanosleep(&t, NULL);
 }
 
-/* On a machine of few cores a caller that spins takes the training's own. */
-static bool cores_to_spare(void) {
+bool gate_cores_to_spare(void) {
     static _Atomic long cores;
     long known = atomic_load_explicit(&cores, memory_order_relaxed);
     if (!known) {
@@ -107,7 +109,7 @@ static void pause_caller(struct waiting *w, uint64_t median_ns, uint64_t now_ns)
     uint64_t step;
     switch (w->closed) {
     case SFILL_CLOSED_IN_FLIGHT:
-        if (w->room_ns <= now_ns + SPIN_NS && waited < SPIN_MOST_NS && cores_to_spare()) {
+        if (w->room_ns <= now_ns + SPIN_NS && waited < SPIN_MOST_NS && gate_cores_to_spare()) {
             spin();
             return;
         }
@@ -142,12 +144,15 @@ static struct flown estimate(struct gate_gpu *gpu, const struct shim_op *op, uin
     own.compute = op->kind == SHIM_OP_KERNEL || op->kind == SHIM_OP_GRAPH;
     if (!own.compute)
         own.shape = size_class(op);
-    own.mean_ns = durations_mean(&gpu->durations, own.shape);
-    own.bound_ns = durations_bound(&gpu->durations, own.shape);
-    own.trusted = durations_trusted(&gpu->durations, own.shape);
-    own.tried = own.mean_ns && durations_doubted(&gpu->durations, own.shape, held_ns);
-    if (own.mean_ns && !own.tried)
-        return own;
+    const struct duration *learned = durations_use(&gpu->durations, own.shape);
+    if (learned) {
+        own.mean_ns = duration_mean(learned);
+        own.bound_ns = duration_bound(learned);
+        own.trusted = duration_trusted(learned);
+        own.tried = duration_doubted(learned, held_ns);
+        if (!own.tried)
+            return own;
+    }
     own.known = false;
     if (own.compute) {
         own.mean_ns = policy_numbers(&gpu->page).unknown_op_ns;
@@ -167,11 +172,15 @@ static bool is_stalled(const struct gate_gpu *gpu, uint64_t now_ns) {
     return flight->count && now_ns - flight->progress_ns > 30000000 + 8 * flight->in_flight_ns;
 }
 
-static void account_release(struct gate_gpu *gpu, const struct idle_view *view, bool compute) {
-    uint64_t now_ns = shim_now_ns();
-    bool ignoring = policy_numbers(&gpu->page).ignore_training;
+/* view->epoch 0: training's state is ignored. */
+static void account_release(struct gate_gpu *gpu, const struct idle_view *view, bool compute,
+                            uint64_t now_ns) {
+    bool ignoring = view->epoch == 0;
+    if (!ignoring) /* the age of the check goes on record */
+        now_ns = shim_now_ns();
     uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, view, compute, ignoring, now_ns);
-    atomic_fetch_add_explicit(&gpu->face->released, 1, memory_order_relaxed);
+    uint64_t released = atomic_load_explicit(&gpu->face->released, memory_order_relaxed) + 1;
+    atomic_store_explicit(&gpu->face->released, released, memory_order_relaxed);
     atomic_store_explicit(&gpu->face->last_release_ns, now_ns, memory_order_relaxed);
     atomic_store_explicit(&gpu->face->in_flight_ns, gpu->flight.in_flight_ns, memory_order_relaxed);
 }
@@ -196,13 +205,12 @@ static bool attempt(struct gate_gpu *gpu, struct gate_context *context, const st
     w->anchor = w->closed == SFILL_OPEN && context && gpu->flight.count == 0 &&
                 gate_clock_due(context, now_ns);
     if (w->closed == SFILL_OPEN && op && !w->anchor) {
-        bool ignoring = policy_numbers(&gpu->page).ignore_training;
         own.release_ns = now_ns;
         if (own.tried)
             durations_tried(&gpu->durations, own.shape);
-        own.epoch = ignoring ? 0 : gate_epoch(gpu);
+        own.epoch = view.epoch;
         *ticket = flight_release(&gpu->flight, &own);
-        account_release(gpu, &view, own.compute);
+        account_release(gpu, &view, own.compute, now_ns);
     } else if (w->closed == SFILL_CLOSED_IN_FLIGHT) {
         gate_stream_mark_all(gpu, UINT64_MAX);
         uint64_t budget_ns = policy_numbers(&gpu->page).in_flight_ns;
@@ -210,9 +218,11 @@ static bool attempt(struct gate_gpu *gpu, struct gate_context *context, const st
         w->room_ns = flight_room_at(&gpu->flight, own.bound_ns, own.alone, budget_ns);
     }
     *bound_ns = own.bound_ns;
-    *median_ns = predict_median(&gpu->predictor);
+    bool released = w->closed == SFILL_OPEN && !w->anchor;
+    if (!released)
+        *median_ns = predict_median(&gpu->predictor);
     pthread_mutex_unlock(&gpu->lock);
-    return w->closed == SFILL_OPEN && !w->anchor;
+    return released;
 }
 
 static void note_too_long(struct gate_gpu *gpu, struct waiting *w, uint64_t bound_ns,
@@ -238,7 +248,7 @@ static void note_too_long(struct gate_gpu *gpu, struct waiting *w, uint64_t boun
 static uint64_t wait_for(struct gate_gpu *gpu, struct gate_context *context,
                          const struct shim_op *op) {
     struct waiting w = {.slack = -1};
-    uint64_t ticket = 0, bound_ns, median_ns;
+    uint64_t ticket = 0, bound_ns = 0, median_ns = 0;
     uint32_t number = atomic_fetch_add(&gpu->next_number, 1);
     if (atomic_load(&gpu->serving) != number)
         await_number(gpu, number);

@@ -7,8 +7,8 @@
 #define REAL(symbol, parameters) ((CUresult(*) parameters)hook_real(HOOK_##symbol))
 
 /* A kernel's run time depends on which function it is and how many threads it gets. */
-static uint64_t shape_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3],
-                             unsigned shared_bytes) {
+static inline uint64_t shape_kernel(CUfunction function, const unsigned grid[3],
+                                    const unsigned block[3], unsigned shared_bytes) {
     uint64_t hash = shape_mix(1, (uint64_t)(uintptr_t)function);
     hash = shape_mix(hash, (uint64_t)grid[0] << 32 | grid[1]);
     hash = shape_mix(hash, (uint64_t)grid[2] << 32 | shared_bytes);
@@ -16,12 +16,17 @@ static uint64_t shape_kernel(CUfunction function, const unsigned grid[3], const 
     return hash | 1;
 }
 
-static struct shim_op kernel_op(CUfunction function, const unsigned grid[3],
-                                const unsigned block[3], unsigned shared_bytes, CUstream stream) {
-    return (struct shim_op){.kind = SHIM_OP_KERNEL,
-                            .stream = stream,
-                            .function = function,
-                            .shape = shape_kernel(function, grid, block, shared_bytes)};
+/* Field by field: clearing the whole, with what is the role's own, would cost more than the rest.
+ */
+static inline void kernel_op(struct shim_op *op, CUfunction function, const unsigned grid[3],
+                             const unsigned block[3], unsigned shared_bytes, CUstream stream) {
+    op->kind = SHIM_OP_KERNEL;
+    op->stream = stream;
+    op->per_thread = op->blocking = op->writes = false;
+    op->shape = hook_shapes() ? shape_kernel(function, grid, block, shared_bytes) : 0;
+    op->function = function;
+    op->bytes = 0;
+    op->device = 0;
 }
 
 #define KERNEL_PARAMETERS                                                                          \
@@ -33,9 +38,9 @@ static struct shim_op kernel_op(CUfunction function, const unsigned grid[3],
         CUresult(*real) KERNEL_PARAMETERS = REAL(symbol, KERNEL_PARAMETERS);                       \
         if (!real)                                                                                 \
             return hook_missing();                                                                 \
-        struct shim_op op =                                                                        \
-            kernel_op(function, (unsigned[]){grid_x, grid_y, grid_z},                              \
-                      (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);              \
+        struct shim_op op;                                                                         \
+        kernel_op(&op, function, (unsigned[]){grid_x, grid_y, grid_z},                             \
+                  (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);                  \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
         CUresult result;                                                                           \
         unsigned tries = 0;                                                                        \
@@ -57,9 +62,9 @@ KERNEL_HOOK(cuLaunchKernel_ptsz, true)
         CUresult(*real) COOPERATIVE_PARAMETERS = REAL(symbol, COOPERATIVE_PARAMETERS);             \
         if (!real)                                                                                 \
             return hook_missing();                                                                 \
-        struct shim_op op =                                                                        \
-            kernel_op(function, (unsigned[]){grid_x, grid_y, grid_z},                              \
-                      (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);              \
+        struct shim_op op;                                                                         \
+        kernel_op(&op, function, (unsigned[]){grid_x, grid_y, grid_z},                             \
+                  (unsigned[]){block_x, block_y, block_z}, shared_bytes, stream);                  \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
         CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,        \
                                shared_bytes, stream, arguments);                                   \
@@ -71,10 +76,11 @@ COOPERATIVE_HOOK(cuLaunchCooperativeKernel_ptsz, true)
 
 #define EX_PARAMETERS                                                                              \
     (const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)
-static struct shim_op config_op(CUfunction function, const CUlaunchConfig *config) {
-    return kernel_op(function, (unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
-                     (unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ},
-                     config->sharedMemBytes, config->hStream);
+static inline void config_op(struct shim_op *op, CUfunction function,
+                             const CUlaunchConfig *config) {
+    kernel_op(op, function, (unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+              (unsigned[]){config->blockDimX, config->blockDimY, config->blockDimZ},
+              config->sharedMemBytes, config->hStream);
 }
 #define EX_HOOK(symbol, per_thread)                                                                \
     HOOK(symbol, EX_PARAMETERS) {                                                                  \
@@ -83,7 +89,8 @@ static struct shim_op config_op(CUfunction function, const CUlaunchConfig *confi
             return hook_missing();                                                                 \
         if (!config) /* the driver's to refuse */                                                  \
             return real(config, function, arguments, extra);                                       \
-        struct shim_op op = config_op(function, config);                                           \
+        struct shim_op op;                                                                         \
+        config_op(&op, function, config);                                                          \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
         CUresult result;                                                                           \
         unsigned tries = 0;                                                                        \
@@ -125,10 +132,10 @@ HOOK(cuLaunchCooperativeKernelMultiDevice, MULTI_PARAMETERS) {
     struct shim_op ops[MULTI_MOST];
     for (unsigned i = 0; role && i < count; i++) {
         const CUDA_LAUNCH_PARAMS *launch = &launches[i];
-        ops[i] = kernel_op(launch->function,
-                           (unsigned[]){launch->gridDimX, launch->gridDimY, launch->gridDimZ},
-                           (unsigned[]){launch->blockDimX, launch->blockDimY, launch->blockDimZ},
-                           launch->sharedMemBytes, hook_stream(launch->hStream, false));
+        kernel_op(&ops[i], launch->function,
+                  (unsigned[]){launch->gridDimX, launch->gridDimY, launch->gridDimZ},
+                  (unsigned[]){launch->blockDimX, launch->blockDimY, launch->blockDimZ},
+                  launch->sharedMemBytes, hook_stream(launch->hStream, false));
         if (role->before)
             before_there(role, &ops[i]);
     }

@@ -131,6 +131,12 @@ static inline void hook_after(const struct shim_role_ops *role, struct shim_op *
     hook_leave(role);
 }
 
+/* False only once the role is known and wants none. */
+static inline bool hook_shapes(void) {
+    const struct shim_role_ops *role = atomic_load_explicit(&shim_ops, memory_order_acquire);
+    return !role || role->shapes;
+}
+
 /* Shapes: what the duration of an operation depends on, as one number that is never 0. */
 static inline uint64_t shape_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;

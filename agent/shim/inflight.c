@@ -268,6 +268,20 @@ static void collect_timed(struct flight *flight, uint64_t now_ns, uint64_t epoch
     }
 }
 
+bool flight_moved(const struct flight *flight) {
+    for (uint32_t i = 0; flight->count && i < flight->streams_used; i++) {
+        const struct flight_stream *stream = &flight->streams[i];
+        if (!stream->pending)
+            continue;
+        bool timed = stream->times_head != stream->times_tail;
+        uint64_t next =
+            timed ? stream->times[stream->times_head % FLIGHT_TIMES].value : stream->done + 1;
+        if (atomic_load_explicit(stream->word, memory_order_acquire) >= next)
+            return true;
+    }
+    return false;
+}
+
 void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
                  void *argument) {
     uint64_t before_ns = flight->polled_ns;

@@ -117,6 +117,10 @@ struct flown *flight_op(struct flight *flight, uint64_t ticket);
 void flight_remove(struct flight *flight, struct flown *op);
 bool flight_is_done(const struct flown *op, uint32_t stream, uint64_t value);
 
+/* Some word has moved on: the next look will find something done. Else it is enough to note that
+ * there was a look. */
+bool flight_moved(const struct flight *flight);
+
 /* Looks at the words of all streams and hands over what is done. */
 void flight_poll(struct flight *flight, uint64_t now_ns, uint64_t epoch, flight_sink sink,
                  void *argument);

@@ -60,6 +60,8 @@ void intrusion_took_over(struct intrusion *in, uint64_t start_ns);
  * (or cannot be seen). */
 bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int count,
                     uint64_t now_ns);
+/* The GPU is back at training, as far as that is known: until then the wait is not over. */
+bool intrusion_handed_back(const struct intrusion *in, uint64_t now_ns);
 bool intrusion_resumed(const struct intrusion *in);
 /* Training came back and is idle again, and our last work ran in that later bubble: its end is
  * to be watched as well. */

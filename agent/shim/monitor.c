@@ -29,6 +29,13 @@ void monitor_shut(enum sfill_shut why, const char *what) {
                  what);
 }
 
+/* The launch that ends a bubble: the gate wants to know from when on the work was ready. */
+static __attribute__((noinline)) void end_bubble(struct shim_op *op, unsigned gpu, int index) {
+    monitor_bubble_close(gpu, &monitor_streams[index]);
+    op->cookie[1] = 1;
+    atomic_store(&monitor_board->gpus[gpu].resume_call_ns, shim_now_ns());
+}
+
 static void before(struct shim_op *op) {
     op->cookie[0] = op->cookie[1] = 0;
     if (op->kind == SHIM_OP_SETUP || op->kind == SHIM_OP_EVENT)
@@ -42,11 +49,8 @@ static void before(struct shim_op *op) {
     atomic_fetch_add(&slot->before, 1);
     op->cookie[0] = (uint64_t)index + 1;
     unsigned gpu = atomic_load_explicit(&slot->gpu, memory_order_relaxed);
-    if (atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1) {
-        monitor_bubble_close(gpu, &monitor_streams[index]);
-        op->cookie[1] = 1; /* the gate wants to know from when on the work was ready */
-        atomic_store(&monitor_board->gpus[gpu].resume_call_ns, shim_now_ns());
-    }
+    if (atomic_load(&monitor_board->gpus[gpu].bubble_seq) & 1)
+        end_bubble(op, gpu, index);
 }
 
 static void after(struct shim_op *op, CUresult result) {

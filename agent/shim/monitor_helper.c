@@ -11,6 +11,10 @@
 enum {
     SLEEP_NS = 500000000,     /* nothing to do: look after the agent twice a second */
     ACTIVE_NS = 500000,       /* the host is launching: nothing is quiet yet */
+    BLOCKING_NS = 800000,     /* ... and its bubbles have begun in blocking calls of its own */
+    BLOCKING_BUBBLES = 8,     /* so many lately */
+    SOON_ROUNDS = 2,          /* looks that a launch is awaited for where bubbles are short */
+    SOON_NS = 1000000,        /* a deep sleep was in vain that a launch ended so soon */
     BLOCKED_NS = 1000000,     /* a thread waits in the driver and opens the bubble itself */
     WATCH_NS = 100000,        /* all is marked: the queue will run dry soon */
     WATCH_LONGER_NS = 200000, /* ... or not so soon */
@@ -25,6 +29,7 @@ static _Atomic uint32_t wake_word;
 enum sleep { SLEEP_NONE = 0, SLEEP_LONG = 1, SLEEP_BLOCKED = 2 };
 static _Atomic int asleep; /* enum sleep */
 static _Atomic int in_driver;
+static unsigned opened_by_program; /* bubbles lately, one after the other */
 static bool reconnects = true;
 
 static void wake_from(int depth) {
@@ -129,6 +134,14 @@ static struct look look_at_all(void) {
     return look;
 }
 
+/* How many have begun so far. */
+static uint64_t bubbles(void) {
+    uint64_t sum = 0;
+    for (unsigned gpu = 0; gpu < atomic_load(&monitor_board->gpus_used); gpu++)
+        sum += (atomic_load(&monitor_board->gpus[gpu].bubble_seq) + 1) / 2;
+    return sum;
+}
+
 static bool open_bubbles(void) {
     bool all = true;
     bool tail = shim_now_ns() - atomic_load(&monitor_block_ended_ns) < AFTER_BLOCK_NS;
@@ -170,21 +183,54 @@ static bool launcher_blocked(const struct look *look) {
            atomic_load(&monitor_block_began_ns) > look->last_issue_ns;
 }
 
+/* Opens what can be opened. A program that waits for its work opens its bubbles itself, and needs
+ * this thread the less. */
+static bool look_for_bubbles(void) {
+    static uint64_t known;
+    uint64_t before = bubbles();
+    opened_by_program += (unsigned)(before - known);
+    bool all = open_bubbles();
+    known = bubbles();
+    if (known != before)
+        opened_by_program = 0;
+    return all;
+}
+
+static void sleep_while_active(void) {
+    sleep_ns(opened_by_program >= BLOCKING_BUBBLES ? BLOCKING_NS : ACTIVE_NS);
+}
+
+/* Nothing to do until the next launch, which wakes this thread from a deep sleep. That costs both
+ * of them some us: where launches come soon, they are awaited as if there were some. */
+static void sleep_while_idle(void) {
+    static uint64_t bubble;
+    static unsigned rounds;
+    static bool soon;
+    uint32_t word = atomic_load(&wake_word);
+    uint64_t now = shim_now_ns(), latest = bubbles();
+    rounds = latest == bubble ? rounds + 1 : 0;
+    bubble = latest;
+    if (soon && rounds < SOON_ROUNDS) {
+        sleep_while_active();
+        return;
+    }
+    atomic_store(&asleep, SLEEP_LONG);
+    /* Whoever closes a bubble or makes a context wakes us, unless it came before the flag. */
+    if (open_bubbles())
+        sleep_until_woken(word, SLEEP_NS);
+    atomic_store(&asleep, SLEEP_NONE);
+    soon = shim_now_ns() - now < SOON_NS;
+}
+
 static void nap(const struct look *look, bool all_open) {
     static unsigned watched;
     uint32_t word = atomic_load(&wake_word);
     if (all_open && !look->waiting && !look->stuck && !look->active) {
         watched = 0;
-        atomic_store(&asleep, SLEEP_LONG);
-        /* Whoever closes a bubble or makes a context wakes us, unless it came before the flag. */
-        if (open_bubbles())
-            sleep_until_woken(word, SLEEP_NS);
-        atomic_store(&asleep, SLEEP_NONE);
-        return;
-    }
-    if (look->active) {
+        sleep_while_idle();
+    } else if (look->active) {
         watched = 0;
-        sleep_ns(ACTIVE_NS);
+        sleep_while_active();
     } else if (launcher_blocked(look) || (look->stuck && !look->waiting)) {
         atomic_store(&asleep, SLEEP_BLOCKED);
         sleep_until_woken(word, BLOCKED_NS);
@@ -202,7 +248,7 @@ void monitor_helper_run(void) {
             keep_in_touch();
         }
         struct look look = look_at_all();
-        bool all_open = open_bubbles();
+        bool all_open = look_for_bubbles();
         monitor_count_launches();
         nap(&look, all_open);
     }

@@ -138,25 +138,36 @@ static int look_up(CUstream stream) {
     return take_slot(context, stream, id);
 }
 
-int monitor_stream_slot(CUstream stream) {
-    uint64_t key = (uint64_t)(uintptr_t)stream;
-    if (key <= 2) {
-        /* Default streams are one per context (and thread). */
-        CUcontext current = NULL;
-        if (monitor_driver.context_current(&current) != CUDA_SUCCESS || !current)
-            return -1;
-        key += (uint64_t)(uintptr_t)current;
-    }
-    struct cache_entry *entry = &cache[(key >> 4 ^ key >> 9 ^ key) % CACHE_ENTRIES];
-    uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (__builtin_expect(entry->key == key && entry->generation == now, 1))
-        return (int)entry->slot;
+/* Kept out of line, as what is rare: else every launch saves registers for it. */
+static __attribute__((noinline)) int remember(CUstream stream, struct cache_entry *entry,
+                                              uint64_t key, uint32_t now) {
     monitor_follow_lock();
     int index = look_up(stream);
     monitor_follow_unlock();
     if (index >= 0)
         *entry = (struct cache_entry){key, now, (uint32_t)index};
     return index;
+}
+
+static inline int slot_by_key(CUstream stream, uint64_t key) {
+    struct cache_entry *entry = &cache[(key >> 4 ^ key >> 9 ^ key) % CACHE_ENTRIES];
+    uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
+    if (__builtin_expect(entry->key == key && entry->generation == now, 1))
+        return (int)entry->slot;
+    return remember(stream, entry, key, now);
+}
+
+/* Default streams are one per context (and thread). */
+static __attribute__((noinline)) int slot_of_default(CUstream stream) {
+    CUcontext current = NULL;
+    if (monitor_driver.context_current(&current) != CUDA_SUCCESS || !current)
+        return -1;
+    return slot_by_key(stream, (uint64_t)(uintptr_t)stream + (uint64_t)(uintptr_t)current);
+}
+
+int monitor_stream_slot(CUstream stream) {
+    uint64_t key = (uint64_t)(uintptr_t)stream;
+    return key > 2 ? slot_by_key(stream, key) : slot_of_default(stream);
 }
 
 void monitor_stream_created(CUstream stream, unsigned flags) {

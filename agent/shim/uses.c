@@ -113,7 +113,7 @@ static void end_of_use(struct uses *uses, const struct gate_host *hosts, int cou
 
 void uses_released(struct uses *uses, const struct gate_host *hosts, int count,
                    const struct idle_view *view, bool compute, bool ignoring, uint64_t now_ns) {
-    uint64_t epoch = idle_epoch(hosts, count, uses->uuid);
+    uint64_t epoch = ignoring ? 0 : view->epoch;
     if (uses->live && uses->epoch != epoch && !ignoring)
         uses_close(uses, hosts, count, now_ns);
     uses->ignoring = ignoring;
@@ -133,6 +133,7 @@ void uses_done(struct uses *uses, const struct flight_done *done) {
     intrusion_ran(&uses->intrusion, done->begin_ns, done->end_ns);
     if (done->start_ns)
         intrusion_took_over(&uses->intrusion, done->start_ns);
+    uses->looked = false;
     if (!uses->live)
         return;
     uses->record.gpu_time_ns += done->busy_ns;
@@ -143,7 +144,8 @@ void uses_done(struct uses *uses, const struct flight_done *done) {
 uint64_t uses_resume(struct uses *uses, const struct gate_host *hosts, int count, uint64_t now_ns) {
     if (!uses->live || uses->ignoring)
         return 0;
-    intrusion_poll(&uses->intrusion, hosts, count, now_ns);
+    uses->settled = intrusion_poll(&uses->intrusion, hosts, count, now_ns);
+    uses->looked = true;
     uint64_t first_ns = 0;
     for (int i = 0; i < uses->intrusion.count; i++) {
         uint64_t resume_ns = uses->intrusion.watches[i].resume_ns;
@@ -157,7 +159,9 @@ void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool
                uint64_t now_ns) {
     if (!uses->live)
         return;
-    bool settled = intrusion_poll(&uses->intrusion, hosts, count, now_ns);
+    if (!uses->looked)
+        uses->settled = intrusion_poll(&uses->intrusion, hosts, count, now_ns);
+    uses->looked = false;
     uint64_t upto = in_flight ? uses->intrusion.last_done_ns : now_ns;
     bool resumed = intrusion_resumed(&uses->intrusion);
     uint64_t age = now_ns - uses->begun_ns;
@@ -166,8 +170,13 @@ void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool
         uses_close(uses, hosts, count, upto);
     else if (age > PART_NS)
         flush(uses, hosts, count, upto);
-    else if (!in_flight && settled && !uses->ignoring && (resumed || quiet > QUIET_NS))
+    else if (!in_flight && uses->settled && !uses->ignoring && (resumed || quiet > QUIET_NS) &&
+             intrusion_handed_back(&uses->intrusion, now_ns))
         end_of_use(uses, hosts, count, now_ns);
+}
+
+bool uses_resumed(const struct uses *uses) {
+    return uses->live && !uses->ignoring && intrusion_resumed(&uses->intrusion);
 }
 
 bool uses_wants_polls(const struct uses *uses, uint64_t now_ns) {

@@ -17,6 +17,8 @@ struct uses {
     bool ignoring;     /* training's state is ignored: the record is closed by time */
     uint64_t epoch;    /* idle_epoch() of the bubble in use */
     uint64_t begun_ns; /* when the record began */
+    bool looked;       /* at training's boards, since anything was done */
+    bool settled;      /* what that look said */
     struct sfill_use record;
     struct intrusion intrusion;
 };
@@ -34,6 +36,9 @@ uint64_t uses_resume(struct uses *uses, const struct gate_host *hosts, int count
 /* Follows training's return; writes records whose time has come. */
 void uses_poll(struct uses *uses, const struct gate_host *hosts, int count, bool in_flight,
                uint64_t now_ns);
+
+/* Training has come back in the bubble in use, and its wait is not settled yet. */
+bool uses_resumed(const struct uses *uses);
 
 /* Has to be looked at again within microseconds, although nothing is in flight. */
 bool uses_wants_polls(const struct uses *uses, uint64_t now_ns);

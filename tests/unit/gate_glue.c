@@ -66,18 +66,18 @@ void glue_stream(struct gate_gpu *gpu, uint32_t index, const _Atomic uint64_t *w
 
 uint64_t glue_launch(struct gate_gpu *gpu, uint32_t stream, uint64_t shape, uint64_t now_ns,
                      uint64_t unknown_ns, int idle) {
-    uint64_t mean = durations_mean(&gpu->durations, shape);
+    const struct duration *known = durations_use(&gpu->durations, shape);
+    uint64_t mean = known ? duration_mean(known) : 0;
+    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid, now_ns);
     struct flown op = {.shape = shape,
                        .release_ns = now_ns,
                        .mean_ns = mean ? mean : unknown_ns,
-                       .bound_ns = mean ? durations_bound(&gpu->durations, shape) : unknown_ns,
+                       .bound_ns = known ? duration_bound(known) : unknown_ns,
                        .known = mean != 0,
-                       .trusted = durations_trusted(&gpu->durations, shape),
+                       .trusted = known && duration_trusted(known),
                        .alone = mean == 0,
-                       .epoch = idle ? gate_epoch(gpu) : 0,
+                       .epoch = idle ? view.epoch : 0,
                        .compute = true};
-    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
-    view.checked_ns = now_ns;
     uint64_t ticket = flight_release(&gpu->flight, &op);
     uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, &view, true, !idle, now_ns);
     flight_issued(&gpu->flight, ticket, stream, now_ns);
@@ -86,8 +86,7 @@ uint64_t glue_launch(struct gate_gpu *gpu, uint32_t stream, uint64_t shape, uint
 
 /* A release of no length that rests on a check made at checked_ns. */
 void glue_launch_checked(struct gate_gpu *gpu, uint64_t now_ns, uint64_t checked_ns) {
-    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid);
-    view.checked_ns = checked_ns;
+    struct idle_view view = idle_look(gpu->hosts, gpu->hosts_count, gpu->uuid, checked_ns);
     uses_released(&gpu->uses, gpu->hosts, gpu->hosts_count, &view, true, false, now_ns);
 }
 
@@ -97,7 +96,10 @@ static void sink(const struct flight_done *done, void *gpu) {
 
 void glue_look(struct gate_gpu *gpu, uint64_t now_ns) {
     gpu->flight.resume_ns = uses_resume(&gpu->uses, gpu->hosts, gpu->hosts_count, now_ns);
-    flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), sink, gpu);
+    if (flight_moved(&gpu->flight))
+        flight_poll(&gpu->flight, now_ns, gate_epoch(gpu), sink, gpu);
+    else
+        gpu->flight.polled_ns = now_ns;
     uses_poll(&gpu->uses, gpu->hosts, gpu->hosts_count, gpu->flight.count > 0, now_ns);
 }
 
@@ -125,13 +127,15 @@ void glue_took_over(struct gate_gpu *gpu, uint64_t start_ns) {
 }
 
 uint64_t glue_mean(struct gate_gpu *gpu, uint64_t shape) {
-    return durations_mean(&gpu->durations, shape);
+    const struct duration *known = durations_use(&gpu->durations, shape);
+    return known ? duration_mean(known) : 0;
 }
 void glue_learn(struct gate_gpu *gpu, uint64_t shape, uint64_t ns, int exact) {
     durations_learn(&gpu->durations, shape, ns, exact != 0);
 }
 int glue_doubted(struct gate_gpu *gpu, uint64_t shape, uint64_t held_ns) {
-    return durations_doubted(&gpu->durations, shape, held_ns);
+    const struct duration *known = durations_use(&gpu->durations, shape);
+    return known && duration_doubted(known, held_ns);
 }
 void glue_changed(struct gate_gpu *gpu, uint64_t shape) {
     durations_changed(&gpu->durations, shape);
@@ -203,7 +207,7 @@ uint64_t glue_race(struct sfill_training_board *board, const char *uuid, uint64_
         return UINT64_MAX;
     for (uint64_t i = 0; i < looks; i++) {
         uint64_t before = atomic_load(&racer.truth);
-        struct idle_view view = idle_look(&host, 1, uuid);
+        struct idle_view view = idle_look(&host, 1, uuid, 0);
         uint64_t after = atomic_load(&racer.truth);
         if (view.closed != SFILL_OPEN)
             continue;

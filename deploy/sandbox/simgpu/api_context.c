@@ -2,7 +2,6 @@
 #include <string.h>
 #include "capture.h"
 #include "handles.h"
-#include "pool.h"
 
 /* Scheduling, mapping and the later flags: they change nothing here. */
 #define CONTEXT_FLAGS 0x1ffu
@@ -225,10 +224,7 @@ static CUresult synchronize(CUcontext context) {
         result = capture_refuse_context(context);
     if (!result)
         result = capture_unsafe();
-    if (!result)
-        result = context_finish(context);
-    pools_release();
-    return result;
+    return result ? result : context_finish(context);
 }
 
 EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }

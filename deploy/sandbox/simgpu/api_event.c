@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include "capture.h"
 #include "handles.h"
-#include "pool.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUevent unused;
@@ -100,9 +99,7 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
     if (bad || !event->record)
         return bad;
     struct stream_ref ref = {event->slot, event->generation, event->context, NULL};
-    CUresult result = engine_wait(&ref, event->position);
-    pools_release();
-    return result;
+    return engine_wait(&ref, event->position);
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end) {

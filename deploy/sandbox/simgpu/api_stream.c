@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include "capture.h"
 #include "handles.h"
-#include "pool.h"
 
 static CUresult create(CUstream *stream, unsigned flags, int priority) {
     CUcontext context;
@@ -38,10 +37,7 @@ static CUresult sim_cuStreamSynchronize(bool per_thread, CUstream stream) {
     CUresult result = stream_resolve(stream, per_thread, &ref);
     if (!result)
         result = capture_refuse_wait(&ref);
-    if (!result)
-        result = stream_finish(&ref);
-    pools_release();
-    return result;
+    return result ? result : stream_finish(&ref);
 }
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), (stream))
 
