@@ -150,10 +150,10 @@ class ShimVerbs:
             int(memory.view.use_head), int(memory.view.drained), USE_RING
         )
         attached.recorded = None if kept >= 0 else 0
-        node.fills[board_id] = attached
         # A job that began before this agent did may have processes that have yet to attach again.
         began_here = attached.admitted_ns >= node.started_ns
         node.accounts.join(attached, complete=began_here or not node.settings.guard)
+        node.fills[board_id] = attached
         limits = {"job_id": str(fill.job_id), "memory_limit_bytes": str(fill.memory_bytes)}
         self._answer(connection, "gate", board_id, len(memory.raw), memory.descriptor, kept, limits)
         node.push_gpu(attached)

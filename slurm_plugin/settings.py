@@ -118,7 +118,7 @@ class ControllerSettings(BaseSettings):
     @classmethod
     def _address(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
             raise ValueError("must be host:port, as 127.0.0.1:8641")
         return value
 

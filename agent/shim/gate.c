@@ -95,6 +95,14 @@ static void gate_block_begin(CUstream stream, enum shim_block scope) {
         mark_before_wait(gate_context_gpu(context));
 }
 
+/* A pool gives back when its process has waited. */
+static void gate_block_end(CUstream stream, enum shim_block scope, CUresult result) {
+    (void)stream;
+    (void)scope;
+    (void)result;
+    pools_look();
+}
+
 static void gate_context_destroyed(CUcontext context, bool gone) {
     if (gone)
         gate_context_forget(context);
@@ -119,6 +127,7 @@ const struct shim_role_ops gate_ops = {
     .before = gate_before,
     .after = gate_after,
     .block_begin = gate_block_begin,
+    .block_end = gate_block_end,
     .context_fits = memory_context_fits,
     .context_destroyed = gate_context_destroyed,
     .stream_destroying = gate_stream_forget,
@@ -129,6 +138,12 @@ const struct shim_role_ops gate_ops = {
     .memory_ask = memory_ask,
     .memory_took = memory_took,
     .memory_freed = memory_freed,
+    .pool_ask = pool_ask,
+    .pool_took = pool_took,
+    .pool_made = pool_made,
+    .pool_left = pool_left,
+    .pool_gone = pool_gone,
+    .pools_changed = pools_look,
     .allows = gate_allows,
     .memory_info = memory_info,
     .memory_of_gpu = memory_of_gpu,

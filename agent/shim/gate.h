@@ -124,8 +124,22 @@ uint64_t account_sum(const struct gate_gpu *gpu); /* the job's; the caller holds
 void account_map(struct gate_gpu *gpu, struct sfill_account_page *page);
 void account_show(struct gate_gpu *gpu); /* writes the count again: the board is a new one */
 
+/* pools.c: memory pools, by what the driver has reserved for them. */
+bool pool_ask(struct shim_pool_call *call);
+bool pool_took(const struct shim_pool_call *call, CUdeviceptr at);
+void pool_freed(int index, uint64_t bytes); /* an allocation that memory_took_from() noted */
+void pool_made(CUmemoryPool pool, CUdevice device, bool on_host);
+uint64_t pool_left(CUmemoryPool pool);
+void pool_gone(CUmemoryPool pool, uint64_t left);
+void pools_look(void);                 /* something may have been given back */
+bool pools_trim(struct gate_gpu *gpu); /* false: there is none that holds memory */
+
 /* memory.c */
 bool memory_ask(uint64_t bytes);
+bool memory_ask_on(struct gate_gpu *gpu, uint64_t bytes);
+uint64_t memory_granted(void); /* hands over what this thread was granted: no longer memory.c's */
+void memory_took_from(uint64_t handle, uint64_t bytes, int pool); /* counted by its pool */
+bool memory_is_over(struct gate_gpu *gpu); /* the job holds more than its limit */
 bool memory_context_fits(CUdevice device); /* counts the context that is about to be made */
 void memory_took(uint64_t handle, uint64_t bytes);
 void memory_freed(uint64_t handle);

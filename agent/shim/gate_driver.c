@@ -26,5 +26,9 @@ void gate_driver_find(void) {
     gate_driver.context_push = newest("cuCtxPushCurrent_v2", "cuCtxPushCurrent");
     gate_driver.context_pop = newest("cuCtxPopCurrent_v2", "cuCtxPopCurrent");
     gate_driver.device_uuid = newest("cuDeviceGetUuid_v2", "cuDeviceGetUuid");
+    gate_driver.free_async = newest(NULL, "cuMemFreeAsync");
+    gate_driver.device_pool = newest(NULL, "cuDeviceGetMemPool");
+    gate_driver.pool_attribute = newest(NULL, "cuMemPoolGetAttribute");
+    gate_driver.pool_trim = newest(NULL, "cuMemPoolTrimTo");
     gate_driver.capture_mode = newest(NULL, "cuThreadExchangeStreamCaptureMode");
 }

@@ -21,6 +21,10 @@ struct gate_driver {
     CUresult (*context_pop)(CUcontext *);
     CUresult (*device_uuid)(CUuuid *, CUdevice);
     CUresult (*capture_mode)(int *);
+    CUresult (*free_async)(CUdeviceptr, CUstream);
+    CUresult (*device_pool)(CUmemoryPool *, CUdevice);
+    CUresult (*pool_attribute)(CUmemoryPool, int, void *);
+    CUresult (*pool_trim)(CUmemoryPool, size_t);
 };
 extern struct gate_driver gate_driver;
 /* Looks all of them up; a missing one stays NULL. */

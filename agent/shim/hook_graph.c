@@ -1,11 +1,22 @@
 /* hook_graph.c - lives and changes of graphs that can be launched. Making one allocates and may
  * upload; a changed one takes another time; a handle is used again when its graph is gone. */
+#include "graph_memory.h"
 #include "hooks.h"
 
 #define HOOK(symbol, parameters)                                                                   \
     HOOK_EXPORT CUresult symbol parameters;                                                        \
     HOOK_EXPORT CUresult symbol parameters
 #define REAL(symbol, parameters) ((CUresult(*) parameters)hook_real(HOOK_##symbol))
+
+static bool fits(const struct shim_role_ops *role, uint64_t bytes) {
+    return !role || !bytes || !role->memory_ask || role->memory_ask(bytes);
+}
+
+static void took(const struct shim_role_ops *role, uint64_t bytes, CUresult result,
+                 const CUgraphExec *made) {
+    if (role && bytes && role->memory_took)
+        role->memory_took(result ? 0 : graph_memory_handle(*made), result ? 0 : bytes);
+}
 
 /* The frame of a call that makes a graph: `operation` is what the role is told. */
 #define MAKE_HOOK(symbol, per_thread, refused, operation, parameters, arguments)                   \
@@ -17,7 +28,12 @@
             return CUDA_ERROR_NOT_SUPPORTED;                                                       \
         struct shim_op op = operation;                                                             \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
-        CUresult result = real arguments;                                                          \
+        uint64_t bytes = role && role->memory_ask ? graph_memory_bytes(graph) : 0;                 \
+        CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                \
+        if (fits(role, bytes)) {                                                                   \
+            result = real arguments;                                                               \
+            took(role, bytes, result, made);                                                       \
+        }                                                                                          \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
     }
@@ -63,6 +79,8 @@ WITH_PARAMS_HOOK(cuGraphInstantiateWithParams_ptsz, true)
         if (role && role->graph_changing)                                                          \
             role->graph_changing(shape_graph(graph), gone);                                        \
         CUresult result = real arguments;                                                          \
+        if (role && (gone) && result == CUDA_SUCCESS && role->memory_freed)                        \
+            role->memory_freed(graph_memory_handle(graph));                                        \
         hook_leave(role);                                                                          \
         return result;                                                                             \
     }

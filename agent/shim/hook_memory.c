@@ -55,15 +55,6 @@ TAKE_HOOK(cuMemAllocPitch,
 TAKE_HOOK(cuMemAllocPitch_v2,
           (CUdeviceptr * at, size_t *pitch, size_t width, size_t height, unsigned element),
           (at, pitch, width, height, element), MEMORY_POINTER, at, PITCHED(width, height))
-#define ASYNC_PARAMETERS (CUdeviceptr * at, size_t bytes, CUstream stream)
-TAKE_HOOK(cuMemAllocAsync, ASYNC_PARAMETERS, (at, bytes, stream), MEMORY_POINTER, at, bytes)
-TAKE_HOOK(cuMemAllocAsync_ptsz, ASYNC_PARAMETERS, (at, bytes, stream), MEMORY_POINTER, at, bytes)
-#define POOL_PARAMETERS (CUdeviceptr * at, size_t bytes, CUmemoryPool pool, CUstream stream)
-TAKE_HOOK(cuMemAllocFromPoolAsync, POOL_PARAMETERS, (at, bytes, pool, stream), MEMORY_POINTER, at,
-          bytes)
-TAKE_HOOK(cuMemAllocFromPoolAsync_ptsz, POOL_PARAMETERS, (at, bytes, pool, stream), MEMORY_POINTER,
-          at, bytes)
-
 HOOK(cuMemAllocManaged, (CUdeviceptr * at, size_t bytes, unsigned flags)) {
     CUresult (*real)(CUdeviceptr *, size_t, unsigned) =
         REAL(cuMemAllocManaged, (CUdeviceptr *, size_t, unsigned));

@@ -18,6 +18,11 @@
  * where they say that it took longer than on an idle GPU. The same serves for returns to an idle
  * GPU where there are no events.
  *
+ * That a marker has passed does not say that training has the multiprocessors: a GPU writes it
+ * before it switches contexts (H200: training's kernels began 165 us after their launch beside a
+ * fill that was done, 30 us without; the marker had passed in some us). So where the switch is
+ * known, it is charged whole.
+ *
  * Assumed: the GPU serves one context at a time (time slicing), and taking it costs what giving
  * it back does; a training process that has work has it all along between two of its bubbles.
  * Copies of ours count as if they kept the multiprocessors. Work of other fill processes is
@@ -198,6 +203,15 @@ static uint64_t working_switch(const struct intrusion *in) {
     return longer ? return_time(&in->working) : idle_ns;
 }
 
+/* When training has a GPU that we had left idle; 0: we had not. */
+static uint64_t back_at(const struct intrusion *in, const struct host_watch *watch) {
+    if (watch->busy_before || !watch->resume_ns)
+        return 0;
+    uint64_t at_ns = later(watch->asked_ns, watch->resume_ns) + idle_switch(in);
+    bool seen = watch->started_ns && kept_changes(&in->taken) < LEAST_STARTS;
+    return seen ? sooner(at_ns, watch->started_ns) : at_ns;
+}
+
 static void watch_start(struct intrusion *in, struct host_watch *watch,
                         const struct sfill_training_board *board, uint64_t now_ns) {
     uint64_t passed = LOAD(board->gpus[watch->section].resumed_seq);
@@ -238,7 +252,7 @@ bool intrusion_poll(struct intrusion *in, const struct gate_host *hosts, int cou
             find_ready(in, watch, board);
         if (watch->resume_ns && !watch->started_ns && !watch->blind)
             watch_start(in, watch, board, now_ns);
-        bool back = watch->started_ns && watch->started_ns <= now_ns;
+        bool back = watch->started_ns && later(watch->started_ns, back_at(in, watch)) <= now_ns;
         settled &= !watch->resume_ns ||
                    ((back || watch->blind) && (watch->ready_ns || is_late(watch, now_ns)));
     }
@@ -302,10 +316,7 @@ uint64_t intrusion_take(struct intrusion *in, int index, const struct gate_host 
         watch->noted = true;
     }
     uint64_t switch_ns = working_switch(in), wait = 0;
-    uint64_t asked_ns = later(watch->asked_ns, watch->resume_ns);
-    uint64_t back_ns = watch->busy_before ? 0 : asked_ns + idle_switch(in);
-    if (watch->started_ns)
-        back_ns = sooner(back_ns, watch->started_ns);
+    uint64_t back_ns = back_at(in, watch);
     uint64_t ready_ns = later(watch->ready_ns, watch->resume_ns);
     if (ready_ns < back_ns)
         ready_ns += sooner(watch->held_ns, back_ns - ready_ns) / HELD_BEFORE;

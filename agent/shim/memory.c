@@ -16,6 +16,7 @@ struct held {
     uint64_t handle; /* 0: free, 1: was used */
     uint64_t bytes;
     struct gate_gpu *gpu;
+    int pool; /* pools.c counts it; -1: it is counted here */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,12 +67,18 @@ static uint64_t limit_of(struct gate_gpu *gpu) {
     return limit;
 }
 
+/* What pools keep in reserve goes before anything is refused. */
+static enum account_answer try(struct gate_gpu *gpu, uint64_t bytes, uint64_t limit) {
+    enum account_answer answer = account_take(gpu, bytes, limit);
+    return answer == ACCOUNT_OVER && pools_trim(gpu) ? account_take(gpu, bytes, limit) : answer;
+}
+
 /* Counts what is about to be taken on a GPU whose gate is open. An agent that has only just begun
  * may not know yet what the job holds: then it waits. */
 static bool take(struct gate_gpu *gpu, uint64_t bytes) {
     for (;;) {
         uint64_t limit = limit_of(gpu);
-        enum account_answer answer = account_take(gpu, bytes, limit);
+        enum account_answer answer = try(gpu, bytes, limit);
         if (answer == ACCOUNT_OVER)
             shim_log(1, "allocation of %llu bytes refused: the job's limit is %llu bytes",
                      (unsigned long long)bytes, (unsigned long long)limit);
@@ -121,10 +128,13 @@ bool memory_ask(uint64_t bytes) {
     struct gate_context *context;
     if (!gate_context_of(NULL, &context) || !context)
         return true; /* without a context the driver refuses by itself */
-    struct gate_gpu *gpu = gate_context_gpu(context);
+    return memory_ask_on(gate_context_gpu(context), bytes);
+}
+
+bool memory_ask_on(struct gate_gpu *gpu, uint64_t bytes) {
     settle();
     /* What is too much now is refused now, and not only when the gate opens. */
-    enum account_answer answer = account_take(gpu, bytes, limit_of(gpu));
+    enum account_answer answer = try(gpu, bytes, limit_of(gpu));
     if (answer != ACCOUNT_OVER && !gate_stream_capturing())
         gate_wait_open(gpu);
     if (answer != ACCOUNT_GRANTED && !take(gpu, bytes))
@@ -132,6 +142,47 @@ bool memory_ask(uint64_t bytes) {
     asked_bytes = bytes;
     asked_gpu = gpu;
     return true;
+}
+
+uint64_t memory_granted(void) {
+    uint64_t granted = asked_bytes;
+    asked_bytes = 0;
+    return granted;
+}
+
+bool memory_is_over(struct gate_gpu *gpu) {
+    pthread_mutex_lock(&gpu->lock);
+    uint64_t limit = memory_limit(gpu);
+    bool over = limit && account_sum(gpu) > limit;
+    pthread_mutex_unlock(&gpu->lock);
+    return over;
+}
+
+/* The caller holds the lock. */
+static void end(struct held *held) {
+    if (held->pool >= 0)
+        pool_freed(held->pool, held->bytes);
+    else
+        account_add(held->gpu, -(int64_t)held->bytes);
+}
+
+/* The caller holds the lock. What finds no room in the table stays counted for good. */
+static void note(struct held entry) {
+    bool room = filled * 2 < capacity || grow();
+    struct held *held = room ? place(table, capacity, entry.handle) : NULL;
+    if (!held)
+        return;
+    if (held->handle == entry.handle) /* a free we did not see */
+        end(held);
+    else
+        filled++;
+    *held = entry;
+}
+
+void memory_took_from(uint64_t handle, uint64_t bytes, int pool) {
+    pthread_mutex_lock(&lock);
+    note((struct held){.handle = handle, .bytes = bytes, .pool = pool});
+    pthread_mutex_unlock(&lock);
 }
 
 void memory_took(uint64_t handle, uint64_t bytes) {
@@ -148,15 +199,7 @@ void memory_took(uint64_t handle, uint64_t bytes) {
     pthread_mutex_lock(&lock);
     account_add(gpu, (int64_t)(bytes - asked_bytes)); /* at once: nobody may come in between */
     asked_bytes = 0;
-    bool room = filled * 2 < capacity || grow();
-    struct held *held = room ? place(table, capacity, handle) : NULL;
-    if (held) {                     /* else it stays counted for good */
-        if (held->handle == handle) /* a free we did not see */
-            account_add(held->gpu, -(int64_t)held->bytes);
-        else
-            filled++;
-        *held = (struct held){handle, bytes, gpu};
-    }
+    note((struct held){handle, bytes, gpu, -1});
     pthread_mutex_unlock(&lock);
 }
 
@@ -164,13 +207,14 @@ void memory_freed(uint64_t handle) {
     pthread_mutex_lock(&lock);
     struct held *held = capacity && handle > 1 ? place(table, capacity, handle) : NULL;
     if (held && held->handle == handle) {
-        account_add(held->gpu, -(int64_t)held->bytes);
+        end(held);
         held->handle = 1;
     }
     pthread_mutex_unlock(&lock);
 }
 
 static void look(struct gate_gpu *gpu, uint64_t *limit_bytes, uint64_t *held_bytes) {
+    pools_look();
     pthread_mutex_lock(&gpu->lock);
     *limit_bytes = memory_limit(gpu);
     *held_bytes = account_sum(gpu);

@@ -53,6 +53,14 @@ enum shim_block {
     SHIM_BLOCK_QUERY = 4    /* returned at once with "not ready": the caller polls */
 };
 
+/* An allocation from a memory pool, at its call. */
+struct shim_pool_call {
+    CUmemoryPool pool; /* NULL: the device's current one */
+    CUstream stream;   /* NULL never, as for operations */
+    uint64_t bytes;
+    bool pooled; /* the role's own */
+};
+
 /* A role's answer to what the process does. before() may hold the caller (gate only). Any member
  * may be NULL. Streams come with NULL replaced by CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  * Operations on a capturing stream run nothing and are not reported. */
@@ -85,6 +93,15 @@ struct shim_role_ops {
     bool (*memory_ask)(uint64_t bytes);
     void (*memory_took)(uint64_t handle, uint64_t bytes);
     void (*memory_freed)(uint64_t handle);
+    /* The same for what a pool hands out. pool_took: `at` 0 if the driver refused; false gives the
+     * allocation back and refuses after all. */
+    bool (*pool_ask)(struct shim_pool_call *call);
+    bool (*pool_took)(const struct shim_pool_call *call, CUdeviceptr at);
+    void (*pool_made)(CUmemoryPool pool, CUdevice device, bool on_host);
+    /* Before a pool is destroyed: what is allocated from it. pool_gone gets that afterwards. */
+    uint64_t (*pool_left)(CUmemoryPool pool);
+    void (*pool_gone)(CUmemoryPool pool, uint64_t left);
+    void (*pools_changed)(void); /* one was trimmed */
     /* A call failed with CUDA_ERROR_OUT_OF_MEMORY on a GPU (-1: that of the current context). True:
      * worth the same call again; asked with `tries` counting up from 0 until it succeeds or this
      * says no. */

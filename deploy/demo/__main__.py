@@ -18,6 +18,7 @@ from deploy.demo.watch import Mark, iterations_ms, mark, rate
 from deploy.sandbox.jobs import JobError, Jobs
 
 TRAINER, FILLER = "sfilluser1", "sfilluser2"
+ALIVE = ("RUNNING", "COMPLETING")
 console = Console()
 
 
@@ -63,9 +64,7 @@ class Demo:
             return rate(begin, mark(nothing, output))
         finally:
             self.filler.cancel(job)
-            self.filler.wait(
-                lambda: self.filler.state(job) not in ("RUNNING", "COMPLETING"), 30, "its end"
-            )
+            self.filler.wait(lambda: self.filler.state(job) not in ALIVE, 30, "its end")
 
     def run(self) -> dict[str, Any]:
         say("inference alone, on a GPU of its own ...")
@@ -96,6 +95,15 @@ class Demo:
         finally:
             self.filler.cancel(*[job for job in (fill,) if job])
             self.trainer.cancel(host)
+
+    def audit_rows(self, fill: int) -> int:
+        """Rows of the audit once the fill has ended and its last records have been stored."""
+        self.filler.wait(lambda: self.filler.state(fill) not in ALIVE, 30, "the fill's end")
+        rows, before = count_uses(self.database, fill), -1
+        while rows != before:
+            time.sleep(1.5)  # agents report every half second
+            rows, before = count_uses(self.database, fill), rows
+        return rows
 
     def progress(self, log: Path, output: Path, fill: int) -> None:
         until = time.monotonic() + self.filled_s
@@ -140,7 +148,6 @@ class Demo:
             "bubble_share": record.bubble_share,
             "filled_share_of_bubbles": record.gpu_time_us / bubble_us if bubble_us else None,
             "intrusion_fraction": record.intrusion_us / span_us,
-            "audit_rows": count_uses(self.database, fill),
         }
         if self.work.simulated:
             result["driver_log"] = driver_log(self.sandbox, host, fill, filled_begin, filled_end)
@@ -165,8 +172,7 @@ def percent(value: float | None) -> str:
 
 
 def show(result: dict[str, Any], audit: str, dashboard: str) -> None:
-    kind = "simulated GPU: shows the path, says nothing of speed" if result["simulated"] else "GPU"
-    table = Table(title=f"{result['gpu']} ({kind}), Slurm {result['slurm']}", title_justify="left")
+    table = Table(title=f"{result['gpu']}, Slurm {result['slurm']}", title_justify="left")
     table.add_column("what")
     table.add_column("alone", justify="right")
     table.add_column("beside fill", justify="right")
@@ -188,7 +194,9 @@ def show(result: dict[str, Any], audit: str, dashboard: str) -> None:
         table.add_row("  by the driver's log: bubbles filled", "", percent(log["filled_share"]))
         table.add_row("  by the driver's log: waited for fill", "", percent(log["waited_fraction"]))
     console.print(table)
-    console.print("first lines of the audit (sfill audit):")
+    if result["simulated"]:
+        console.print("The GPU is simulated: this shows the path and says nothing of speed.")
+    console.print("the newest lines of the audit (sfill audit):")
     print(audit)
     console.print(f"dashboard: {dashboard}", highlight=False)
 
@@ -204,6 +212,7 @@ def main() -> None:
     demo = Demo(options.sandbox, options.simulated, options.alone_s, options.filled_s)
     try:
         result = demo.run()
+        result["audit_rows"] = demo.audit_rows(result["fill"]["job_id"])
         result["dashboard"] = options.dashboard
         audit = demo.filler.slurm(
             *("env", "COLUMNS=180", "sfill", "audit"),

@@ -10,7 +10,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from db.engine import Database, DatabaseError
-from db.schema import why_unreadable
 from slurm_plugin.cli.settings import CliSettings, SettingsError
 
 
@@ -32,6 +31,8 @@ def ledger(settings: CliSettings) -> Iterator[Session]:
     except DatabaseError as error:
         raise LedgerError(str(error)) from error
     except SQLAlchemyError as error:
+        from db.schema import why_unreadable  # Alembic: a quarter of a second
+
         cause = why_unreadable(database, error)
         # str() of a URL shows no password.
         raise LedgerError(f"cannot read the database {database.url} ({cause})") from error

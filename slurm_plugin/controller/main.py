@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import sys
@@ -56,16 +57,19 @@ def serve(settings: ControllerSettings) -> None:
         slurm_bin=settings.slurm_bin,
     )
     controller = Controller(settings, cluster)
-    server = create_server(
-        make_app(controller),
-        host=settings.host,
-        port=settings.port,
-        threads=settings.threads,
-        # One connection a node, and some more.
-        connection_limit=4096,
-        max_request_body_size=settings.max_body_bytes,
-        ident="sfillctld",
-    )
+    try:
+        server = create_server(
+            make_app(controller),
+            host=settings.host,
+            port=settings.port,
+            threads=settings.threads,
+            # One connection a node, and some more.
+            connection_limit=4096,
+            max_request_body_size=settings.max_body_bytes,
+            ident="sfillctld",
+        )
+    except ValueError as error:  # waitress, of a host that no name server knows
+        raise OSError(errno.EADDRNOTAVAIL, "this host has no such address") from error
     ending = threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:

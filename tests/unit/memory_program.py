@@ -5,8 +5,13 @@
 Works for SECONDS: it sends numbers to the GPU, launches kernels, copies them back and adds them up.
 The steps are taken one after the other, evenly over that time, the first at once:
 
-    CALL:MIB   takes so much memory by that call (alloc, pitch, managed, async, pool, create, array)
+    CALL:MIB   takes so much memory by that call (alloc, pitch, managed, async; pool: from a pool of
+               the program's own, which keeps what is freed; graph: by a node of a graph that
+               is instantiated)
     free       gives back what was taken last
+    sync       waits for the stream
+    trim       trims the program's own pool
+    destroy    destroys it
     info       notes what cuMemGetInfo says
     spin:MS    launches a kernel of so many milliseconds and does not wait for it
     wait       goes on iterating until SIGUSR1 comes; those iterations are not added up
@@ -44,6 +49,7 @@ class Program:
         self.at = c.c_uint64()
         check(cuda.cuMemAlloc_v2(c.byref(self.at), c.c_size_t(c.sizeof(self.numbers))))
         self.total = self.iterations = 0
+        self.pool = c.c_void_p()
         self.taken: list[tuple[str, c.c_uint64]] = []
         self.signalled = False
         signal.signal(signal.SIGUSR1, self._signal)
@@ -81,15 +87,37 @@ class Program:
             result = cuda.cuMemAllocManaged(c.byref(at), bytes_, 1)
         elif call == "async":
             result = cuda.cuMemAllocAsync(c.byref(at), bytes_, self.stream)
+        elif call == "pool":
+            if not self.pool:
+                self.make_pool()
+            result = cuda.cuMemAllocFromPoolAsync(c.byref(at), bytes_, self.pool, self.stream)
+        elif call == "graph":
+            result = self.instantiate(size, at)
         else:
             raise SystemExit(f"{call!r} is no call")
         if result == 0:
             self.taken.append((call, at))
         return int(result)
 
+    def make_pool(self) -> None:
+        properties = (c.c_int * 22)(1, 0, 1, 0)  # pinned, on device 0
+        threshold = c.c_uint64(-1)
+        check(self.cuda.cuMemPoolCreate(c.byref(self.pool), properties))
+        check(self.cuda.cuMemPoolSetAttribute(self.pool, 4, c.byref(threshold)))
+
+    def instantiate(self, size: int, made: c.c_uint64) -> int:
+        graph, node = c.c_void_p(), c.c_void_p()
+        parameters = (c.c_uint64 * 32)(1, 1)  # pinned, on device 0
+        parameters[13] = size
+        check(self.cuda.cuGraphCreate(c.byref(graph), 0))
+        check(self.cuda.cuGraphAddMemAllocNode(c.byref(node), graph, None, 0, parameters))
+        return int(self.cuda.cuGraphInstantiateWithFlags(c.byref(made), graph, c.c_uint64(0)))
+
     def free(self) -> int:
         call, at = self.taken.pop()
-        if call == "async":
+        if call == "graph":
+            return int(self.cuda.cuGraphExecDestroy(at))
+        if call in ("async", "pool"):
             return int(self.cuda.cuMemFreeAsync(at, self.stream))
         return int(self.cuda.cuMemFree_v2(at))
 
@@ -107,6 +135,14 @@ class Program:
             return 0
         if name == "free":
             return self.free()
+        if name == "sync":
+            return int(self.cuda.cuStreamSynchronize(self.stream))
+        if name == "trim":
+            return int(self.cuda.cuMemPoolTrimTo(self.pool, c.c_size_t(0)))
+        if name == "destroy":
+            result = int(self.cuda.cuMemPoolDestroy(self.pool))
+            self.pool = c.c_void_p()
+            return result
         if name == "spin":
             return self.launch(int(value) * 1000)
         return self.take(name, int(value) * MIB)

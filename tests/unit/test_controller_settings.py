@@ -57,3 +57,12 @@ def test_bad_settings_end_the_program_with_2(tmp_path: Path) -> None:
         assert result.output.startswith("sfillctld: ") and result.output.count("\n") == 1
     result = CliRunner().invoke(main, ["--config", str(tmp_path / "absent.toml")])
     assert result.exit_code == 2 and "No such file" in result.output
+
+
+@pytest.mark.parametrize("listen", ["nohost.invalid:8641", "192.0.2.1:8641"])
+def test_an_address_of_no_own_ends_the_program_with_1(tmp_path: Path, listen: str) -> None:
+    text = f'[controller]\nlisten = "{listen}"\ndatabase_url = "sqlite:///{tmp_path}/one.db"\n'
+    result = CliRunner().invoke(main, ["--config", write(tmp_path, text)])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"sfillctld: cannot listen on {listen}: ")
+    assert result.output.count("\n") == 1

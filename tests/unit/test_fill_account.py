@@ -116,6 +116,28 @@ def test_of_those_that_ask_at_once_no_two_are_granted_what_one_may_have(
     assert counts["granted"] > 1000
 
 
+def test_a_process_that_gets_no_account_gets_no_board(
+    agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no memory for another page")
+
+    host_begins(agent, 1)
+    training = train(agent, 1)
+    fill_begins(agent, 2)
+    with monkeypatch.context() as broken:
+        broken.setattr(agent.agent.node.accounts, "join", fails)
+        refused = FakeShim(2)
+        assert refused.attach(agent, "gate").verb == "aside"
+        assert agent.agent.node.fills == {}
+        refused.close()
+    served = FakeShim(2)
+    assert served.attach(agent, "gate").verb == "gate"
+    served.close()
+    until(lambda: not agent.agent.node.fills)
+    training.close()
+
+
 class TestRestart:
     """An agent that begins again does not know at first what a job's processes hold."""
 

@@ -96,7 +96,9 @@ def bench() -> Iterator[Bench]:
     gate.close()
 
 
-def return_to_idle(bench: Bench, mark_us: int, call_us: int, issued_us: int) -> int:
+def return_to_idle(
+    bench: Bench, mark_us: int, call_us: int, issued_us: int, *, seen_us: int | None = None
+) -> int:
     """One bubble that our kernel had left idle long before; what training waited, in us."""
     bench.end_kernel(bench.launch())
     at = bench.now + MS
@@ -104,7 +106,8 @@ def return_to_idle(bench: Bench, mark_us: int, call_us: int, issued_us: int) -> 
     mark, call, issued = (at + us * US for us in (mark_us, call_us, issued_us))
     bench.resume(at, mark=mark, call=call, issued=issued)
     bench.look(issued)
-    bench.start(max(issued, mark + MARKER + SWITCH) + 200 * US)
+    seen = max(issued, mark + MARKER + SWITCH) + 200 * US if seen_us is None else at + seen_us * US
+    bench.start(seen)
     bench.look(at + 5 * MS)
     bench.bubble(at + 6 * MS)
     return int(bench.told().intrusion_ns) // US
@@ -114,6 +117,11 @@ def test_a_wait_goes_from_the_launch_to_the_end_of_a_switch_that_the_marker_bega
     bench: Bench,
 ) -> None:
     assert return_to_idle(bench, 1, 20, 25) == 1 + 2 + 130 - 25
+
+
+def test_a_marker_that_passes_before_the_switch_does_not_shorten_the_wait(bench: Bench) -> None:
+    """A GPU writes it without the multiprocessors, which training gets only by the switch."""
+    assert return_to_idle(bench, 1, 20, 25, seen_us=30) == 1 + 2 + 130 - 25
 
 
 def test_a_marker_that_came_late_ends_the_wait_later(bench: Bench) -> None:

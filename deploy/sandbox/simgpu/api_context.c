@@ -2,6 +2,7 @@
 #include <string.h>
 #include "capture.h"
 #include "handles.h"
+#include "pool.h"
 
 /* Scheduling, mapping and the later flags: they change nothing here. */
 #define CONTEXT_FLAGS 0x1ffu
@@ -224,7 +225,10 @@ static CUresult synchronize(CUcontext context) {
         result = capture_refuse_context(context);
     if (!result)
         result = capture_unsafe();
-    return result ? result : context_finish(context);
+    if (!result)
+        result = context_finish(context);
+    pools_release();
+    return result;
 }
 
 EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include "capture.h"
 #include "handles.h"
+#include "pool.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUevent unused;
@@ -99,7 +100,9 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
     if (bad || !event->record)
         return bad;
     struct stream_ref ref = {event->slot, event->generation, event->context, NULL};
-    return engine_wait(&ref, event->position);
+    CUresult result = engine_wait(&ref, event->position);
+    pools_release();
+    return result;
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end) {

@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "handles.h"
 #include "memory.h"
+#include "pool.h"
 
 #define PITCH 512
 
@@ -55,10 +56,28 @@ static CUresult sim_cuMemAllocAsync(bool per_thread, CUdeviceptr *pointer, size_
     CUresult result = stream_resolve(stream, per_thread, &ref);
     if (!result)
         result = capture_refuse(&ref); /* nodes that allocate are not simulated */
-    return result ? result : memory_allocate(pointer, bytes, ref.context, MEMORY_DEVICE);
+    if (result)
+        return result;
+    CUmemoryPool pool = pool_of_device(ref.context->device);
+    return pool ? memory_allocate_from(pool, pointer, bytes, ref.context)
+                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 BOTH(cuMemAllocAsync, _ptsz, (CUdeviceptr * pointer, size_t bytes, CUstream stream),
      (pointer, bytes, stream))
+
+static CUresult sim_cuMemAllocFromPoolAsync(bool per_thread, CUdeviceptr *pointer, size_t bytes,
+                                            CUmemoryPool pool, CUstream stream) {
+    struct stream_ref ref;
+    CUresult result = stream_resolve(stream, per_thread, &ref);
+    if (!result)
+        result = pool_check(pool);
+    if (!result)
+        result = capture_refuse(&ref);
+    return result ? result : memory_allocate_from(pool, pointer, bytes, ref.context);
+}
+BOTH(cuMemAllocFromPoolAsync, _ptsz,
+     (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),
+     (pointer, bytes, pool, stream))
 
 static CUresult sim_cuMemFreeAsync(bool per_thread, CUdeviceptr pointer, CUstream stream) {
     struct stream_ref ref;

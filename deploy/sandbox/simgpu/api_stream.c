@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include "capture.h"
 #include "handles.h"
+#include "pool.h"
 
 static CUresult create(CUstream *stream, unsigned flags, int priority) {
     CUcontext context;
@@ -37,7 +38,10 @@ static CUresult sim_cuStreamSynchronize(bool per_thread, CUstream stream) {
     CUresult result = stream_resolve(stream, per_thread, &ref);
     if (!result)
         result = capture_refuse_wait(&ref);
-    return result ? result : stream_finish(&ref);
+    if (!result)
+        result = stream_finish(&ref);
+    pools_release();
+    return result;
 }
 BOTH(cuStreamSynchronize, _ptsz, (CUstream stream), (stream))
 

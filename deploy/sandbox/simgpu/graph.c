@@ -109,6 +109,13 @@ CUgraph graph_clone(CUgraph graph) {
     return clone;
 }
 
+uint64_t graph_allocates(CUgraph graph) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < graph->nodes.count; i++)
+        bytes += graph->nodes.at[i]->allocates;
+    return bytes;
+}
+
 bool graph_reaches(CUgraph graph, const struct node_list *tips, const struct node_list *nodes) {
     unsigned count = graph->nodes.count, depth = 0;
     bool *seen = calloc(count + 1, sizeof *seen);

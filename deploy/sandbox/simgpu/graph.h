@@ -22,6 +22,7 @@ struct sim_node_handle {
     struct sim_op op;         /* what a launch puts into a stream */
     struct transfer transfer; /* of copies and sets */
     struct launch_shape shape;
+    uint64_t allocates, at;  /* of nodes that allocate: so many bytes, at this address */
     struct node_list before; /* must be over before it starts */
 };
 
@@ -40,6 +41,8 @@ CUgraph graph_make(void);
 void graph_free(CUgraph graph);
 bool graph_valid(CUgraph graph);
 bool node_valid(CUgraphNode node);
+/* Bytes that its nodes allocate. */
+uint64_t graph_allocates(CUgraph graph);
 /* NULL: out of memory. */
 CUgraphNode graph_add(CUgraph graph, const struct sim_node_handle *content,
                       const struct node_list *before);

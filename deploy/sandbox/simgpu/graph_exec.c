@@ -6,6 +6,7 @@
 #include <string.h>
 #include "graph.h"
 #include "handles.h"
+#include "memory.h"
 
 #define MAX_LANES 8
 #define NO_STEP UINT32_MAX
@@ -24,6 +25,7 @@ struct step {
 struct sim_exec_handle {
     uint64_t magic;
     CUcontext context;
+    uint64_t allocated; /* what its nodes allocate, for as long as it lives */
     struct step *steps;
     unsigned count, lanes;
     CUstream lane[MAX_LANES];   /* [0] is not used */
@@ -130,10 +132,14 @@ CUresult exec_make(CUgraph graph, CUcontext context, CUgraphExec *exec) {
         lay_out(e->steps, e->count, e->last, &e->lanes);
     for (unsigned lane = 1; !result && lane < e->lanes; lane++)
         result = stream_make(context, CU_STREAM_NON_BLOCKING, 0, &e->lane[lane]);
+    uint64_t bytes = graph_allocates(graph);
+    if (!result && bytes)
+        result = memory_count(context, bytes, false);
     if (result) {
         exec_free(e);
         return result;
     }
+    e->allocated = bytes;
     pthread_mutex_init(&e->lock, NULL);
     e->magic = EXEC_MAGIC;
     *exec = e;
@@ -143,6 +149,8 @@ CUresult exec_make(CUgraph graph, CUcontext context, CUgraphExec *exec) {
 /* What is still queued of it runs on. */
 void exec_free(CUgraphExec exec) {
     exec->magic = 0;
+    if (exec->allocated && exec->context->alive)
+        memory_count(exec->context, exec->allocated, true);
     for (unsigned lane = 1; lane < MAX_LANES; lane++)
         if (exec->lane[lane])
             stream_close(exec->lane[lane]);

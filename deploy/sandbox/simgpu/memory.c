@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "handles.h"
 #include "memory.h"
+#include "pool.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
@@ -49,7 +50,7 @@ static struct allocation *take(uint64_t base, unsigned kinds) {
     return a;
 }
 
-static CUresult account(CUcontext context, uint64_t bytes, bool take_back) {
+CUresult memory_count(CUcontext context, uint64_t bytes, bool take_back) {
     uint64_t *held = &world->processes[driver_process()].memory_bytes[context->gpu];
     CUresult result = CUDA_SUCCESS;
     world_lock();
@@ -63,6 +64,19 @@ static CUresult account(CUcontext context, uint64_t bytes, bool take_back) {
     return result;
 }
 
+/* What the allocation was counted for. */
+static void uncount(const struct allocation *a) {
+    if (!(a->kind & (MEMORY_DEVICE | MEMORY_MANAGED)))
+        return;
+    if (!a->pool) {
+        memory_count(a->context, a->bytes, true);
+        return;
+    }
+    world_lock();
+    pool_give_back(a->pool, a->bytes);
+    world_unlock();
+}
+
 static void *reserve(size_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -72,7 +86,7 @@ static void *reserve(size_t bytes) {
 CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, unsigned kind) {
     if (!pointer || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (kind != MEMORY_HOST && account(context, bytes, false))
+    if (kind != MEMORY_HOST && memory_count(context, bytes, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *at = reserve(bytes);
     CUresult result =
@@ -85,8 +99,34 @@ CUresult memory_allocate(CUdeviceptr *pointer, size_t bytes, CUcontext context, 
         if (at)
             munmap(at, bytes);
         if (kind != MEMORY_HOST)
-            account(context, bytes, true);
+            memory_count(context, bytes, true);
     }
+    return result;
+}
+
+CUresult memory_allocate_from(CUmemoryPool pool, CUdeviceptr *pointer, size_t bytes,
+                              CUcontext context) {
+    if (!pointer || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    world_lock();
+    CUresult result = pool_take(pool, bytes);
+    world_unlock();
+    if (result)
+        return result;
+    void *at = reserve(bytes);
+    struct allocation a = {.base = (uintptr_t)at,
+                           .bytes = bytes,
+                           .kind = MEMORY_DEVICE,
+                           .context = context,
+                           .pool = pool};
+    result = at ? add(a) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!result) {
+        *pointer = (uintptr_t)at;
+        return CUDA_SUCCESS;
+    }
+    if (at)
+        munmap(at, bytes);
+    uncount(&a);
     return result;
 }
 
@@ -100,8 +140,8 @@ CUresult memory_free(uint64_t base, unsigned kinds) {
     struct allocation *a = take(base, kinds);
     if (!a)
         return CUDA_ERROR_INVALID_VALUE;
-    if (a->kind & (MEMORY_DEVICE | MEMORY_MANAGED) && a->context->alive)
-        account(a->context, a->bytes, true);
+    if (a->context->alive || a->pool)
+        uncount(a);
     give_back(a);
     return CUDA_SUCCESS;
 }
@@ -111,7 +151,9 @@ void memory_release(uint64_t base) {
     struct allocation *a = take(base, MEMORY_DEVICE);
     if (!a)
         return;
-    if (a->context->alive)
+    if (a->pool)
+        pool_give_back(a->pool, a->bytes);
+    else if (a->context->alive)
         world->processes[driver_process()].memory_bytes[a->context->gpu] -= a->bytes;
     give_back(a);
 }
@@ -129,8 +171,7 @@ void memory_forget_context(CUcontext context) {
         pthread_mutex_unlock(&lock);
         if (!a)
             return;
-        if (a->kind & (MEMORY_DEVICE | MEMORY_MANAGED))
-            account(context, a->bytes, true);
+        uncount(a);
         give_back(a);
     }
 }
