@@ -129,6 +129,7 @@ class ShimVerbs:
     ) -> str:
         node, process = self._node, connection.process
         self._replace(process)
+        self._take_leave(fill)
         if node.accounts.full(fill.job_id, fill.gpu):
             return f"job {job.job_id} has too many processes on the GPU"
         if kept >= 0:
@@ -194,6 +195,12 @@ class ShimVerbs:
         for attached in self._node.attached:
             if attached.process.process_id == process.process_id:
                 self._ended(attached.process)
+
+    def _take_leave(self, job: FillJob) -> None:
+        """One process after another: what has ended holds nothing when the next one begins."""
+        for fill in list(self._node.fills.values()):
+            if fill.job.job_id == job.job_id and not fill.process.alive():
+                self._ended(fill.process)
 
     def _ended(self, process: WatchedProcess) -> None:
         node = self._node

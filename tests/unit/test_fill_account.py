@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.attachments import Fill
 from agent.nvml import GpuProcess
+from agent.shim_verbs import PROTOCOL_VERSION
 from tests.unit.agent_peers import (
     FakeGpus,
     FakeShim,
@@ -136,6 +139,35 @@ def test_a_process_that_gets_no_account_gets_no_board(
     served.close()
     until(lambda: not agent.agent.node.fills)
     training.close()
+
+
+def test_a_process_that_has_ended_holds_nothing_when_the_next_one_begins(
+    agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the agent hears of the new one first."""
+    host_begins(agent, 1)
+    training = train(agent, 1)
+    fill_begins(agent, 2)
+    first, second = FakeShim(2), FakeShim(2)
+    first.attach(agent, "gate")
+    node, join, there = agent.agent.node, agent.agent.node.accounts.join, list[int]()
+
+    def noting(fill: Fill, *, complete: bool) -> None:
+        there.append(len(node.fills))
+        join(fill, complete=complete)
+
+    monkeypatch.setattr(node.accounts, "join", noting)
+    second.connect(agent.settings.socket_path)
+    time.sleep(0.2)  # for the connection to be taken
+    agent._loop.call_soon_threadsafe(time.sleep, 0.5)  # both happen while it does not look
+    time.sleep(0.1)
+    second.peer.send("attach", version=PROTOCOL_VERSION, role="gate")
+    time.sleep(0.1)
+    first.kill()
+    assert second.peer.receive().verb == "gate"
+    assert there == [0]
+    for shim in (first, second, training):
+        shim.close()
 
 
 class TestRestart:
