@@ -6,6 +6,7 @@
 #include "plugin.h"
 #include "agent_client.h"
 #include "job_record.h"
+#include "library.h"
 #include "step_environment.h"
 #include "requeue.h"
 #include <stdio.h>
@@ -170,21 +171,25 @@ static void note_vain_option(spank_t spank) {
 }
 
 int step_task(spank_t spank) {
+    bool preloads = role.kind == ROLE_FILL || role.kind == ROLE_HOST;
+    const char *defect = preloads ? library_defect(role.preload) : NULL;
+    char text[sizeof role.reason];
     switch (role.kind) {
     case ROLE_FILL:
-        if (access(role.preload, R_OK) != 0)
-            refuse("the interposer's library can't be read");
-        else if (open_devices()) {
+        if (defect) {
+            snprintf(text, sizeof text, "the interposer's library %s", defect);
+            refuse(text);
+        } else if (open_devices()) {
             step_environment_fill(spank, &role);
             return ESPANK_SUCCESS;
         }
         stop_task();
     case ROLE_HOST:
-        if (access(role.preload, R_OK) == 0)
+        if (!defect)
             step_environment_host(spank, &role);
         else
-            slurm_info("spank_fill: job %u runs without a monitor: %s can't be read", job_id,
-                       role.preload);
+            slurm_info("spank_fill: job %u runs without a monitor: %s %s", job_id, role.preload,
+                       defect);
         break;
     case ROLE_NONE:
         step_environment_none(spank, &role);

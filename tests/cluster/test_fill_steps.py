@@ -213,6 +213,23 @@ def test_a_process_that_drops_the_interposer_is_stopped_within_a_second(cluster:
     assert seen and seen[-1].end_ns - seen[0].start_ns < 1.5e9
 
 
+def test_training_is_not_made_to_load_a_library_that_was_cut_short(cluster: Cluster) -> None:
+    library = cluster.sandbox.folder / "lib/libspecinf.so"
+    aside = cluster.files / "whole-libspecinf.so"
+    aside.write_bytes(library.read_bytes())
+    broken = cluster.files / "broken-libspecinf.so"
+    broken.write_bytes(aside.read_bytes()[:100_000])
+    script = program("simtrain", "--iterations", 3, "--stall-ms", 1)
+    broken.replace(library)
+    try:
+        job_id = cluster.submit("-w", "n1", "--gres=gpu:1", "--fill-host=on", script=script)
+        assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
+        assert kernels_of(cluster, job_id)
+    finally:
+        aside.chmod(0o755)
+        aside.replace(library)
+
+
 def test_without_its_agent_a_fill_does_not_start_and_training_does(cluster: Cluster) -> None:
     lend(cluster)
     job_id = fill(
