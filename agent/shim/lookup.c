@@ -120,9 +120,9 @@ static void *note_dlsym(void *handle, const char *name) {
     return note(name, real_dlsym()(handle, name));
 }
 
-static void *note_dlsym_global(void *handle, const char *name) {
+static void *note_global(void *handle, const char *name) {
     (void)handle;
-    return note(name, real_symbol(name));
+    return unseen_function(name, real_symbol(name));
 }
 
 static void *note_dlvsym(void *handle, const char *name, const char *version) {
@@ -136,16 +136,20 @@ static bool is_unseen(const char *name) {
            real_symbol(name);
 }
 
+/* Where a look-up of it goes; `by_handle`: when it names a library. */
+static void *unseen_target(bool special, void *by_handle) {
+    if (!hook_allows(SHIM_UNKNOWN_FORM))
+        return (void *)refuse;
+    return special ? (void *)note_global : by_handle;
+}
+
 void *lookup_dlsym_target(void *handle, const char *name) {
     dlsym_fn real = real_dlsym();
     if (!real)
         return (void *)not_found;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-    if (is_unseen(name)) {
-        if (!hook_allows(SHIM_UNKNOWN_FORM))
-            return (void *)refuse;
-        return special ? (void *)note_dlsym_global : (void *)note_dlsym;
-    }
+    if (is_unseen(name))
+        return unseen_target(special, (void *)note_dlsym);
     if (is_nvml(name))
         return special ? (void *)nvml_global : (void *)nvml_by_handle;
     if (hook_of(name) < 0)
@@ -158,11 +162,8 @@ void *lookup_dlvsym_target(void *handle, const char *name) {
     if (!real)
         return (void *)not_found;
     bool special = handle == RTLD_NEXT || handle == RTLD_DEFAULT;
-    if (is_unseen(name)) {
-        if (!hook_allows(SHIM_UNKNOWN_FORM))
-            return (void *)refuse;
-        return special ? (void *)note_dlsym_global : (void *)note_dlvsym;
-    }
+    if (is_unseen(name))
+        return unseen_target(special, (void *)note_dlvsym);
     return hook_of(name) < 0 || special ? (void *)real : (void *)dlvsym_by_handle;
 }
 

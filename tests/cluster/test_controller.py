@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 
 from tests.cluster.cluster import USERS, Cluster
-from tests.cluster.slow import SLOW
 from tests.cluster.test_supply import events, fill, lends, lends_nothing, supplied, train
+from tests.slow import SLOW
 
 __all__ = ["supplied"]
 

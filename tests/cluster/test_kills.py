@@ -20,7 +20,6 @@ import pytest
 from tests.cluster.agent_socket import agent_status
 from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.driver import kernels_launched, kernels_of
-from tests.cluster.slow import SLOW
 from tests.cluster.workloads import (
     UNDER_WAY,
     submit_fill,
@@ -28,6 +27,7 @@ from tests.cluster.workloads import (
     wait_kernels,
     wait_lends,
 )
+from tests.slow import SLOW
 
 SECOND_NS = 1_000_000_000
 SLURM_SAVES_S = 6.0

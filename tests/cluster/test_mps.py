@@ -14,8 +14,8 @@ import pytest
 from agent.mps_daemon import MpsDaemon
 from tests.cluster.cluster import USERS, Cluster, program
 from tests.cluster.driver import kernels_of
-from tests.cluster.slow import SLOW
 from tests.cluster.workloads import wait_kernels, wait_lends
+from tests.slow import SLOW
 from tests.unit.stand_in_mps import is_there, process_of
 
 SHOW = "env | grep -E '^CUDA_MPS_' | sort"

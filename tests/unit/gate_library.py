@@ -6,6 +6,8 @@ import ctypes
 import functools
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,19 @@ def policy_page(boards: int = 1) -> PolicyPage:
     page.fills[0].job_id = JOB
     page.fills[0].allowed = 1
     return page
+
+
+@contextmanager
+def gate_beside_training(now_ns: int, idle_since_ns: int) -> Iterator[tuple[Gate, TrainingBoard]]:
+    """A gate that has just looked at one idle training, which sees that fill is present."""
+    board = training_board(bubble_begin_ns=idle_since_ns)
+    board.fill_present = 1
+    gate = Gate()
+    gate.map_page(policy_page())
+    gate.map_boards({1: board})
+    gate.freshen(now_ns)
+    yield gate, board
+    gate.close()
 
 
 class Gate:

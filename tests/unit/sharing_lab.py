@@ -6,12 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.agent_peers import RunningAgent
+from tests.unit.agent_peers import (
+    RunningAgent,
+    fill_begins,
+    host_begins,
+    running,
+    settings_for,
+    until,
+)
 from tests.unit.shim_lab import interposer, simulated_gpu
 
 MEMORY_PROGRAM = Path(__file__).with_name("memory_program.py")
@@ -82,6 +91,37 @@ class SharingLab:
         for process in self._started:
             process.kill()
             process.communicate()
+
+
+CONTEXT_MB = 512
+"""What a gate counts for a context."""
+OUT_OF_MEMORY = 2
+
+
+@contextmanager
+def agent_of_fills(folder: Path) -> Iterator[RunningAgent]:
+    """An agent, once all that programs of its jobs need is built."""
+    interposer()
+    simulated_gpu()
+    with running(settings_for(folder)) as started:
+        yield started
+
+
+@contextmanager
+def lab_of(agent: RunningAgent, folder: Path, *given: Any) -> Iterator[SharingLab]:
+    """A lab under an agent, its programs ended with it."""
+    started = SharingLab(folder, agent, *given)
+    yield started
+    started.stop()
+
+
+def lend(agent: RunningAgent, lab: SharingLab, spec: str) -> None:
+    """A training that leaves its GPU idle, and a fill job admitted beside it."""
+    host_begins(agent, 1, spec="on,slowdown=20%")
+    lab.start(1, "monitor", 60, "wait")
+    [gpu] = agent.agent.node.gpus.values()
+    until(lambda: gpu.ready_ns, 20)
+    assert fill_begins(agent, 2, spec).verb == "ok"
 
 
 def result(process: subprocess.Popen[str], seconds: float = 30) -> dict[str, Any]:

@@ -26,35 +26,28 @@ from tests.unit.agent_peers import (
     until,
     uuid_of,
 )
-from tests.unit.sharing_lab import SharingLab, result
-from tests.unit.shim_lab import SHIM, interposer, run, simulated_gpu
-
-OUT_OF_MEMORY = 2
-CONTEXT_MB = 512  # what a gate counts for a context
+from tests.unit.sharing_lab import (
+    CONTEXT_MB,
+    OUT_OF_MEMORY,
+    SharingLab,
+    agent_of_fills,
+    lab_of,
+    lend,
+    result,
+)
+from tests.unit.shim_lab import SHIM, run
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    interposer()
-    simulated_gpu()
-    with running(settings_for(tmp_path)) as started:
+    with agent_of_fills(tmp_path) as started:
         yield started
 
 
 @pytest.fixture
 def lab(tmp_path: Path, agent: RunningAgent) -> Iterator[SharingLab]:
-    started = SharingLab(tmp_path / "lab", agent)
-    yield started
-    started.stop()
-
-
-def lend(agent: RunningAgent, lab: SharingLab, spec: str) -> None:
-    """A training that leaves its GPU idle, and a fill job admitted beside it."""
-    host_begins(agent, 1, spec="on,slowdown=20%")
-    lab.start(1, "monitor", 60, "wait")
-    [gpu] = agent.agent.node.gpus.values()
-    until(lambda: gpu.ready_ns, 20)
-    assert fill_begins(agent, 2, spec).verb == "ok"
+    with lab_of(agent, tmp_path / "lab") as started:
+        yield started
 
 
 def held_mb(agent: RunningAgent) -> int:

@@ -12,33 +12,35 @@ from tests.unit.agent_peers import (
     RunningAgent,
     fill_begins,
     host_begins,
-    running,
-    settings_for,
     train,
     until,
 )
-from tests.unit.sharing_lab import MEMORY_PROGRAM, SharingLab, result
-from tests.unit.shim_lab import compiled, environment, interposer, python, simulated_gpu
+from tests.unit.sharing_lab import (
+    CONTEXT_MB,
+    MEMORY_PROGRAM,
+    SharingLab,
+    agent_of_fills,
+    lab_of,
+    result,
+)
+from tests.unit.shim_lab import compiled, environment, python, simulated_gpu
 
 DEVICE_PROGRAM = Path(__file__).with_name("device_program.py")
 GPU_MB = 8192
 LIMIT_MB = 2048
-CONTEXT_MB = 512  # what a gate counts for a context
 DRIVERS_CONTEXT_MB = 256  # what the simulated driver takes for one
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    interposer()
-    with running(settings_for(tmp_path)) as started:
+    with agent_of_fills(tmp_path) as started:
         yield started
 
 
 @pytest.fixture
 def lab(tmp_path: Path, agent: RunningAgent) -> Iterator[SharingLab]:
-    started = SharingLab(tmp_path / "lab", agent, GPU_MB, DEVICE_PROGRAM)
-    yield started
-    started.stop()
+    with lab_of(agent, tmp_path / "lab", GPU_MB, DEVICE_PROGRAM) as started:
+        yield started
 
 
 def linked_program() -> Path:

@@ -13,48 +13,38 @@ import pytest
 
 from tests.unit.agent_peers import (
     RunningAgent,
-    fill_begins,
-    host_begins,
-    running,
-    settings_for,
     until,
 )
-from tests.unit.sharing_lab import SharingLab, result
-from tests.unit.shim_lab import compiled, interposer, simulated_gpu
+from tests.unit.sharing_lab import (
+    CONTEXT_MB,
+    OUT_OF_MEMORY,
+    SharingLab,
+    agent_of_fills,
+    lab_of,
+    lend,
+    result,
+)
+from tests.unit.shim_lab import compiled, simulated_gpu
 
-OUT_OF_MEMORY = 2
-CONTEXT_MB = 512  # what a gate counts for a context
 DRIVERS_CONTEXT_MB = 256  # what the simulated driver takes for one
 PAGE_MB = 1  # what the program works on, rounded
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    interposer()
-    simulated_gpu()
-    with running(settings_for(tmp_path)) as started:
+    with agent_of_fills(tmp_path) as started:
         yield started
 
 
 @pytest.fixture
 def lab(tmp_path: Path, agent: RunningAgent) -> Iterator[SharingLab]:
-    started = SharingLab(tmp_path / "lab", agent)
-    yield started
-    started.stop()
-
-
-def lend(agent: RunningAgent, lab: SharingLab, limit_mb: int) -> None:
-    """A training that leaves its GPU idle, and a fill job admitted beside it."""
-    host_begins(agent, 1, spec="on,slowdown=20%")
-    lab.start(1, "monitor", 60, "wait")
-    [gpu] = agent.agent.node.gpus.values()
-    until(lambda: gpu.ready_ns, 20)
-    assert fill_begins(agent, 2, f"mem={limit_mb}M").verb == "ok"
+    with lab_of(agent, tmp_path / "lab") as started:
+        yield started
 
 
 def fill(agent: RunningAgent, lab: SharingLab, limit_mb: int, *steps: str) -> list[Any]:
     """What the steps of a fill with this limit gave; of `info`, how much the pools hold."""
-    lend(agent, lab, limit_mb)
+    lend(agent, lab, f"mem={limit_mb}M")
     found: list[Any] = result(lab.start(2, "gate", 0.2, *steps))["results"]
     base = CONTEXT_MB + PAGE_MB
     return [limit_mb - base - each[0] if isinstance(each, list) else each for each in found]
@@ -105,7 +95,7 @@ def test_what_a_graph_allocates_counts_while_it_is_instantiated(
 
 
 def test_the_account_is_what_the_driver_has_taken(agent: RunningAgent, lab: SharingLab) -> None:
-    lend(agent, lab, 4096)
+    lend(agent, lab, "mem=4096M")
     linked = compiled("linked_nvml", f"-L{simulated_gpu()}", "-l:libnvidia-ml.so.1", "-ldl")
 
     def driver_mb() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.board import TrainingBoard
-from tests.unit.gate_library import Gate, policy_page, training_board
+from tests.unit.gate_library import Gate, gate_beside_training
 
 US = 1000
 MS = 1_000_000
@@ -57,14 +57,8 @@ class Fill:
 
 @pytest.fixture
 def fill() -> Iterator[Fill]:
-    board = training_board(bubble_begin_ns=NOW - MS)
-    board.fill_present = 1
-    gate = Gate()
-    gate.map_page(policy_page())
-    gate.map_boards({1: board})
-    gate.freshen(NOW)
-    yield Fill(gate, board)
-    gate.close()
+    with gate_beside_training(NOW, NOW - MS) as (gate, board):
+        yield Fill(gate, board)
 
 
 def test_what_stands_before_an_event_waits_for_it(fill: Fill) -> None:

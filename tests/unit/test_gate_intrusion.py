@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.board import TrainingBoard, Use
-from tests.unit.gate_library import Gate, policy_page, training_board
+from tests.unit.gate_library import Gate, gate_beside_training
 
 US = 1000
 MS = 1_000_000
@@ -89,14 +89,8 @@ class Bench:
 @pytest.fixture
 def newcomer() -> Iterator[Bench]:
     """A fill that has not learned how long the GPU takes to switch."""
-    board = training_board(bubble_begin_ns=NOW - MS)
-    board.fill_present = 1
-    gate = Gate()
-    gate.map_page(policy_page())
-    gate.map_boards({1: board})
-    gate.freshen(NOW)
-    yield Bench(gate, board)
-    gate.close()
+    with gate_beside_training(NOW, NOW - MS) as (gate, board):
+        yield Bench(gate, board)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ of a decision. The fill releases whenever the gate says so, operations of known 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from agent.board import Closed, TrainingBoard
+from tests.slow import ASKED_FOR
 from tests.unit.gate_library import LIVE, MOMENT, UUID, Gate, policy_page
 
 US, MS = 1000, 1_000_000
@@ -31,7 +31,6 @@ BUDGET_NS = 300 * US
 OTHER_UUID = "GPU-11111111-0000-0000-0000-000000000000"
 LENGTHS_US = (20, 90, 150, 299, 700)
 STREAMS = 3  # the last one is on the other GPU
-SLOW = bool(os.environ.get("SFILL_SLOW_TESTS"))
 
 
 @dataclass
@@ -406,8 +405,8 @@ class Sharing(RuleBasedStateMachine):
 
 
 Sharing.TestCase.settings = settings(
-    max_examples=3000 if SLOW else 120,
-    stateful_step_count=60 if SLOW else 40,
+    max_examples=3000 if ASKED_FOR else 120,
+    stateful_step_count=60 if ASKED_FOR else 40,
     deadline=None,
 )
 TestSharing = Sharing.TestCase

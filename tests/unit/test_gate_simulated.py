@@ -16,6 +16,7 @@ import pytest
 from agent.board import Closed, Use
 from deploy.sandbox.simgpu.log_file import Kind, Operation, log_path, read_log
 from deploy.sandbox.simgpu.truth import Truth, truth
+from tests.slow import SLOW
 from tests.unit.lending_agent import TUNING, LendingAgent, wait_until
 from tests.unit.shim_lab import interposer, simulated_gpu
 
@@ -156,10 +157,7 @@ def crowded(busy: bool) -> Iterator[None]:
             spinner.wait(5)
 
 
-# On a crowded machine figures are a matter of luck too, others take long (tests/README.md).
-SLOW = pytest.mark.skipif("SFILL_SLOW_TESTS" not in os.environ, reason="slow suite")
-
-
+# Slow: on a crowded machine figures are a matter of luck too, others take long.
 @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=SLOW)], ids=["quiet", "crowded"])
 @pytest.mark.parametrize("loosened", [False, True], ids=["gated", "loosened"])
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
