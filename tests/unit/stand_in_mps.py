@@ -8,7 +8,6 @@ that terminate_client names.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -112,10 +111,13 @@ def process_of(pipe: Path) -> int:
     return int((pipe / "nvidia-cuda-mps-control.pid").read_text())
 
 
+_ENDING = 0x4  # PF_EXITING: its memory is gone, and soon its entry
+
+
 def is_there(process_id: int) -> bool:
-    """Whether a process is alive."""
+    """Whether a process is alive: neither dead nor in the middle of its end."""
     try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return ") Z " not in Path(f"/proc/{process_id}/stat").read_text()
+    return state[0] != "Z" and not int(state[6]) & _ENDING
