@@ -93,52 +93,55 @@ def filled_training(
     return read(report), job, fill_report
 
 
+def one_of_a_pair(bench: Jobs, name: str, iterations: int, fill: list[str] | None) -> float:
+    """Median iteration of one short training, in ms. `fill`: with interposer and such a fill."""
+    report, go = bench.folder / f"{name}.json", bench.folder / f"{name}.go"
+    fill_report = bench.folder / f"{name}.txt"
+    mode = "--fill-host=off" if fill is None else "--fill-host=on"
+    arguments = [f"--report={report}", f"--plain={iterations}"]
+    jobs = []
+    if fill is not None:
+        arguments.append(f"--go={go}")
+        jobs.append(submit_fill(bench, f"fill-{name}", fill_report, fill))
+    jobs.append(submit(bench, name, [*HOST, mode], "tests.bench.measured_training", *arguments))
+    try:
+        if fill is not None:
+            wait_for_fill(bench, fill_report)
+            go.touch()
+        bench.wait_ended(jobs[-1], 120, name)
+    finally:
+        bench.cancel(*jobs)
+    iterations_ms: list[float] = read(report)["plain_ms"]
+    return statistics.median(iterations_ms)
+
+
 def against_none(bench: Jobs, pairs: int, iterations: int, fill: list[str]) -> dict[str, Any]:
-    """The same training without the interposer and with interposer and fill, A B A B."""
+    """The same training without the interposer and with interposer and fill, A B A B.
+
+    A pair that could not be measured ends it; the pairs before it count.
+    """
     medians: dict[str, list[float]] = {"plain": [], "filled": []}
-    for turn in range(pairs):
-        for kind in ("plain", "filled"):
-            name = f"{kind}{turn}"
-            report, go = bench.folder / f"{name}.json", bench.folder / f"{name}.go"
-            fill_report = bench.folder / f"{name}.txt"
-            mode = "--fill-host=on" if kind == "filled" else "--fill-host=off"
-            arguments = [f"--report={report}", f"--plain={iterations}"]
-            jobs = []
-            if kind == "filled":
-                arguments.append(f"--go={go}")
-                jobs.append(submit_fill(bench, f"fill{turn}", fill_report, fill))
-            jobs.append(
-                submit(bench, name, [*HOST, mode], "tests.bench.measured_training", *arguments)
-            )
-            try:
-                if kind == "filled":
-                    wait_for_fill(bench, fill_report)
-                    go.touch()
-                bench.wait_ended(jobs[-1], 120, name)
-            finally:
-                bench.cancel(*jobs)
-            medians[kind].append(statistics.median(read(report)["plain_ms"]))
-    ratio = statistics.median(medians["filled"]) / statistics.median(medians["plain"]) - 1
-    return {"medians_ms": medians, "slowdown_against_no_interposer": ratio}
+    result: dict[str, Any] = {"medians_ms": medians}
+    try:
+        for turn in range(pairs):
+            plain = one_of_a_pair(bench, f"plain{turn}", iterations, None)
+            filled = one_of_a_pair(bench, f"filled{turn}", iterations, fill)
+            medians["plain"].append(plain)
+            medians["filled"].append(filled)
+            print(f"pair {turn}: {plain:.3f} ms without interposer, {filled:.3f} ms", flush=True)
+    except JobError as error:
+        result["error"] = str(error)
+    if medians["plain"]:
+        ratios = [b / a - 1 for a, b in zip(*medians.values(), strict=True)]
+        result["slowdowns"] = ratios
+        result["slowdown_against_no_interposer"] = statistics.median(ratios)
+    return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sandbox", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/sfill-bench"))
-    parser.add_argument("--user", default="sfilluser1")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--pairs", type=int, default=2)
-    parser.add_argument("--inference", choices=DESCRIPTIONS, default="transformer")
-    parser.add_argument("--infer-batch", type=int, default=32, help="batch of the inference")
-    parser.add_argument("--name", default="stall-ours-timeslice", help="of the result's file")
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--cuda", default="")
-    options = parser.parse_args()
-    bench = Jobs(options.sandbox, options.folder, options.user)
-    prepare(bench)
-    inference = [f"--inference={options.inference}", f"--batch={options.infer_batch}"]
+def measure_filled(
+    bench: Jobs, options: argparse.Namespace, inference: list[str]
+) -> dict[str, Any]:
+    """Inference alone, then the measured training with it: the fields of the result."""
     alone = inference_alone(bench, inference)
     print(f"inference alone: {alone}", flush=True)
     train, job, fill_report = filled_training(bench, options.rounds, inference)
@@ -148,17 +151,9 @@ def main() -> None:
     control = slowdown(train["blocks"]["control"], train["blocks"]["shut"])
     share = train["bubble_share"]
     got = harvest(rate(Progress(fill_report), stretches), alone, share)
-    booked = ledger(bench, job, stretches, 1, share)
-    result: dict[str, Any] = {
-        "workload": "stall",
-        "policy": "ours",
-        "mode": "timeslice",
+    return {
         "gpu": train["gpu"],
-        "driver": options.driver,
-        "cuda": options.cuda,
         "torch": train["torch"],
-        "commit": commit(),
-        "inference": DESCRIPTIONS[options.inference].format(options.infer_batch),
         "pairs": cost.rounds,
         "slowdown_median": cost.median,
         "slowdown_lower95": cost.lower95,
@@ -171,22 +166,48 @@ def main() -> None:
         "rate_ratio": got.rate_ratio,
         "fill_rate": got.rate,
         "fill_rate_alone": alone["batches_per_s"],
-        **booked,
+        **ledger(bench, job, stretches, 1, share),
         "iteration_alone_ms": statistics.median(train["alone_ms"]),
         "iteration_filled_ms": train["harvest_median_ms"],
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sandbox", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/sfill-bench"))
+    parser.add_argument("--user", default="sfilluser1")
+    parser.add_argument("--rounds", type=int, default=20, help="0: pairs only")
+    parser.add_argument("--pairs", type=int, default=2, help="against no interposer")
+    parser.add_argument("--inference", choices=DESCRIPTIONS, default="transformer")
+    parser.add_argument("--infer-batch", type=int, default=32, help="batch of the inference")
+    parser.add_argument("--name", default="stall-ours-timeslice", help="of the result's file")
+    parser.add_argument("--driver", default="")
+    parser.add_argument("--cuda", default="")
+    options = parser.parse_args()
+    bench = Jobs(options.sandbox, options.folder, options.user)
+    prepare(bench)
+    inference = [f"--inference={options.inference}", f"--batch={options.infer_batch}"]
+    result: dict[str, Any] = {
+        "workload": "stall",
+        "policy": "ours",
+        "mode": "timeslice",
+        "driver": options.driver,
+        "cuda": options.cuda,
+        "commit": commit(),
+        "inference": DESCRIPTIONS[options.inference].format(options.infer_batch),
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / f"{options.name}.json"
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1), flush=True)
-    if not options.pairs:
-        return
-    try:
+    if options.rounds:
+        result |= measure_filled(bench, options, inference)
+        target.write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps(result, indent=1), flush=True)
+    if options.pairs:
         result["against_none"] = against_none(bench, options.pairs, 80, inference)
-    except JobError as error:
-        result["against_none_error"] = str(error)
-    target.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result.get("against_none", result.get("against_none_error"))), flush=True)
+        target.write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps(result["against_none"]), flush=True)
 
 
 if __name__ == "__main__":

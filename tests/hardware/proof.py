@@ -38,6 +38,7 @@ MOVES_S = 1.5
 LOOK_S = 0.004
 ATTEMPTS = 3
 WAVE = 20
+MEMORY_LIMIT_BYTES = 32 << 30  # the programs of a wave are one job to the agent, and share it
 ABSENT_CODE = 3
 MORE_WAYS = (
     "cuLaunchKernel/null",
@@ -245,7 +246,7 @@ def prove_driver(
                 for n, t in names
             ]
             continue
-        with bed.agent(ignore_training=True) as agent:
+        with bed.agent(ignore_training=True, memory_limit_bytes=MEMORY_LIMIT_BYTES) as agent:
             wave = Wave(bed, agent, bed.environment("gate"))
             try:
                 for name, trace in names:
@@ -263,7 +264,7 @@ class FrameworkWave:
     """The frameworks: started first, since they take long, and proven last."""
 
     def __init__(self, bed: Bed, names: Sequence[str]) -> None:
-        self._agent = bed.agent(ignore_training=True, memory_limit_bytes=32 << 30)
+        self._agent = bed.agent(ignore_training=True, memory_limit_bytes=MEMORY_LIMIT_BYTES)
         self.wave = Wave(bed, self._agent, bed.environment("gate") | {"PYTHONUNBUFFERED": "1"})
         for name in names:
             command = [sys.executable, "-m", "tests.hardware.proof_frameworks", name]
