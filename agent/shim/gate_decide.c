@@ -5,8 +5,10 @@
 /* From the end of our last kernel until training has the GPU: a switch of contexts takes about
  * 130 us on an H200 (GATE.md), and looks come a little late. */
 #define HAND_BACK_NS 150000ull
-#define FAR_PART 16 /* of what is likely left may be in flight ... */
-#define FAR_TIMES 4 /* ... but never more than so many times the budget */
+#define UNFORESEEN_TIMES 4 /* so many budgets may start where nothing is known of a bubble's end   \
+                            */
+#define FAR_PART 16        /* of what is likely left may be in flight ... */
+#define FAR_TIMES 4        /* ... but never more than so many times the budget */
 
 /* Is it worth, and safe, to start so much in a bubble of this age? */
 static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask *ask,
@@ -27,7 +29,10 @@ static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask
         return SFILL_OPEN;
     if (predict_remainder(&gpu->predictor, age_ns, &left))
         return ask->bound_ns <= left ? SFILL_OPEN : SFILL_CLOSED_TOO_LONG;
-    return ask->bound_ns <= 4 * numbers->in_flight_ns ? SFILL_OPEN : SFILL_CLOSED_TOO_LONG;
+    /* A bubble that has left all that is known behind: a training that pauses. */
+    bool fits = ask->bound_ns <= UNFORESEEN_TIMES * numbers->in_flight_ns ||
+                ask->bound_ns <= predict_unforeseen(age_ns);
+    return fits ? SFILL_OPEN : SFILL_CLOSED_TOO_LONG;
 }
 
 static enum sfill_closed training_idle(struct gate_gpu *gpu, const struct gate_ask *ask,

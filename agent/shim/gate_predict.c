@@ -79,6 +79,8 @@ bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint6
     return true;
 }
 
+uint64_t predict_unforeseen(uint64_t age_ns) { return age_ns / STRANGE_PART; }
+
 /* 12th percentile of the remainder over the longer ones; `first` is the first of them. */
 static uint64_t low_remainder(const struct predictor *predictor, int first, uint64_t age_ns) {
     int steps = predictor->count - first - 1;
@@ -91,7 +93,7 @@ static uint64_t low_remainder(const struct predictor *predictor, int first, uint
 
 static bool strange_ends_within(const struct predictor *predictor, uint64_t age_ns,
                                 uint64_t length_ns) {
-    return predictor->place == RHYTHM_STRANGE && age_ns / STRANGE_PART < length_ns;
+    return predictor->place == RHYTHM_STRANGE && predict_unforeseen(age_ns) < length_ns;
 }
 
 bool predict_ends_within(const struct predictor *predictor, uint64_t age_ns, uint64_t length_ns) {
@@ -112,8 +114,8 @@ uint64_t predict_left(const struct predictor *predictor, uint64_t age_ns) {
     if (predictor->count < predictor->least || first == predictor->count)
         return 0;
     uint64_t left_ns = low_remainder(predictor, first, age_ns);
-    bool strange = predictor->place == RHYTHM_STRANGE;
-    return strange && age_ns / STRANGE_PART < left_ns ? age_ns / STRANGE_PART : left_ns;
+    uint64_t most_ns = predict_unforeseen(age_ns);
+    return predictor->place == RHYTHM_STRANGE && most_ns < left_ns ? most_ns : left_ns;
 }
 
 uint64_t predict_median(const struct predictor *predictor) {

@@ -35,6 +35,10 @@ void predict_by_cause(struct predictor *predictor, uint64_t board_id,
 /* Remainder of a bubble of this age: 25th percentile over the longer ones. False: unknown. */
 bool predict_remainder(const struct predictor *predictor, uint64_t age_ns, uint64_t *left_ns);
 
+/* Remainder where that is unknown: it grows with the age, so that whatever a fill has to run gets
+ * its turn when a training pauses. */
+uint64_t predict_unforeseen(uint64_t age_ns);
+
 /* Would work of this length probably outlast the bubble? By the 12th percentile of the remainder,
  * so that a job with a rhythm finds its GPU free when it comes back. A bubble that has just
  * outlived all seen is expected to end any moment. One that is strange to the rhythm is not

@@ -137,9 +137,27 @@ def test_longest_operation(gate: Gate, page: PolicyPage) -> None:
     assert gate.decide(NOW, 100_001) == Closed.TOO_LONG
 
 
-def test_long_operation_without_history_is_bounded(gate: Gate) -> None:
-    assert gate.decide(NOW, 4 * 300_000) == Closed.OPEN
-    assert gate.decide(NOW, 4 * 300_000 + 1) == Closed.TOO_LONG
+def test_long_operation_without_history_is_bounded(gate: Gate, board: TrainingBoard) -> None:
+    begin = board.gpus[0].bubble_begin_ns = NOW
+    assert gate.decide(begin + MS, 4 * 300_000) == Closed.OPEN
+    assert gate.decide(begin + MS, 4 * 300_000 + 1) == Closed.TOO_LONG
+    # Later an eighth of what the bubble has lasted already.
+    assert gate.decide(begin + 80 * MS, 10 * MS) == Closed.OPEN
+    assert gate.decide(begin + 80 * MS, 10 * MS + 1) == Closed.TOO_LONG
+
+
+@pytest.mark.parametrize("in_flight_us", [40, 200, 300])
+def test_a_training_that_pauses_lets_every_operation_start_in_the_end(
+    gate: Gate, page: PolicyPage, board: TrainingBoard, in_flight_us: int
+) -> None:
+    """A kernel never seen counts as 1 ms, which four of the default budgets (200 us) never held."""
+    page.in_flight_us = in_flight_us
+    bubbles(board, [30_000 + us for us in range(0, 500, 10)])
+    begin = board.gpus[0].bubble_begin_ns = NOW
+    assert gate.decide(begin + 29_500_000, MS) == Closed.TOO_LONG
+    assert gate.decide(begin + 100 * MS, MS) == Closed.OPEN
+    assert gate.decide(begin + 100 * MS, 13 * MS) == Closed.TOO_LONG
+    assert gate.decide(begin + 200 * MS, 13 * MS) == Closed.OPEN
 
 
 def test_long_operation_needs_room_in_the_bubble(gate: Gate, board: TrainingBoard) -> None:
