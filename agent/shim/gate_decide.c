@@ -5,8 +5,7 @@
 /* From the end of our last kernel until training has the GPU: a switch of contexts takes about
  * 130 us on an H200 (GATE.md), and looks come a little late. */
 #define HAND_BACK_NS 150000ull
-#define UNFORESEEN_TIMES 4 /* so many budgets may start where nothing is known of a bubble's end   \
-                            */
+#define UNFORESEEN_TIMES 4 /* budgets that may start where no end can be foretold */
 #define FAR_PART 16        /* of what is likely left may be in flight ... */
 #define FAR_TIMES 4        /* ... but never more than so many times the budget */
 
