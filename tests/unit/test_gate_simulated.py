@@ -179,9 +179,7 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
         uses = agent.collect()
     found = machine.truth()
     truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
-    # Loosened, kernels of both take turns on the GPU, and where one of ours began is estimated.
-    close = 0.05 if loosened else 0.03
-    assert sum(use.gpu_time_ns for use in uses) == pytest.approx(truly, rel=close)
+    assert sum(use.gpu_time_ns for use in uses) == pytest.approx(truly, rel=0.03)
     if loosened:
         assert found.waited_fraction >= 0.03
     # Waits below half a per cent are told to within a fiftieth of a per cent of the wall time.
