@@ -38,10 +38,11 @@ def estimate(
 ) -> LastUse | None:
     """What is missing of a fill's uses; None when nothing is.
 
-    Operations: released, but in no record. GPU time: from the last release to the end if that was
-    not done, else none: the harvest is not overstated. Intrusion: all of that time in which the
-    training had work; where a share of the GPU is not known, the whole is charged. Work that was
-    not seen to stand (`stood`) ended soon after its estimated time, whenever the process did.
+    Operations: released, but in no record. GPU time: what the gate had measured and not written yet,
+    and the time from the last release to the end if that was not done. Intrusion: all of that time
+    in which the training had work; where a share of the GPU is not known, the whole is charged.
+    Work that was not seen to stand (`stood`) ended soon after its estimated time, whenever the
+    process did.
     """
     gpu = section_of(fill)
     if gpu is None or not trainings:
@@ -50,7 +51,8 @@ def estimate(
     missing = 0
     if fill.recorded is not None and not fill.lost:
         missing = max(0, int(gpu.released) - fill.recorded)
-    if not 0 < released_ns <= ended_ns or not (missing or in_flight_ns):
+    open_ns = min(int(gpu.open_gpu_ns), ended_ns)
+    if not 0 < released_ns <= ended_ns or not (missing or in_flight_ns or open_ns):
         return None
     until_ns = released_ns
     if in_flight_ns:
@@ -62,7 +64,9 @@ def estimate(
         used = _holding(bubbles, released_ns)
         wait_ns = busy_ns(bubbles, released_ns, until_ns)
         waited_ns = max(waited_ns, wait_ns)
-        first_ns = max(used.begin_ns, fill.recorded_until_ns) if used else released_ns
+        # The bubble may have begun before the fill was here.
+        from_ns = max(fill.recorded_until_ns, fill.admitted_ns + 1)
+        first_ns = max(used.begin_ns, from_ns) if used else released_ns
         own = position == 0  # one process's bubble was used; the others may have waited too
         records.append(
             (
@@ -72,7 +76,7 @@ def estimate(
                 used.end_ns if used else 0,
                 min(first_ns, released_ns),
                 until_ns,
-                until_ns - released_ns if own else 0,
+                open_ns + until_ns - released_ns if own else 0,
                 wait_ns,
                 missing if own else 0,
                 0,
@@ -84,7 +88,7 @@ def estimate(
         )
     text = (
         f"process {fill.process.process_id} of fill job {fill.job.job_id} ended with a use open: "
-        f"{missing} operation(s), {(until_ns - released_ns) / 1e6:.1f} ms of GPU time and "
+        f"{missing} operation(s), {(open_ns + until_ns - released_ns) / 1e6:.1f} ms of GPU time and "
         f"{waited_ns / 1e6:.1f} ms of training's waiting are entered by estimate"
     )
     return LastUse(records, text)

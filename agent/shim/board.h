@@ -17,7 +17,7 @@
 #define SFILL_MAGIC_FILL 0x31524c464e4c4653ull
 #define SFILL_MAGIC_POLICY 0x31594c504e4c4653ull
 #define SFILL_MAGIC_ACCOUNT 0x314343414e4c4653ull
-#define SFILL_LAYOUT_VERSION 2u
+#define SFILL_LAYOUT_VERSION 3u
 
 #define SFILL_MAX_STREAMS 512 /* streams one training process may use at once; more: shut */
 #define SFILL_MAX_GPUS 16     /* GPUs one process may use */
@@ -156,6 +156,7 @@ struct sfill_fill_gpu {
     _Atomic uint64_t memory_bytes;  /* device memory the process holds, counted by the shim */
     _Atomic uint64_t held_too_long; /* operations longer than any bubble seen (told in the log) */
     _Atomic uint64_t wait_ns;       /* time operations waited for the gate, in all */
+    _Atomic uint64_t open_gpu_ns;   /* GPU time of work that is done and in no record yet */
 };
 
 struct sfill_fill_board {

@@ -110,6 +110,7 @@ static void fill(void) {
     MEMBER(sfill_fill_gpu, memory_bytes);
     MEMBER(sfill_fill_gpu, held_too_long);
     MEMBER(sfill_fill_gpu, wait_ns);
+    MEMBER(sfill_fill_gpu, open_gpu_ns);
     end();
     BEGIN(sfill_fill_board);
     MEMBER(sfill_fill_board, head);

@@ -12,6 +12,13 @@
 #define IGNORING_NS 200000000ull /* parts when training's state is ignored */
 #define SETTLE_NS 500000ull      /* after our last work training is watched so closely */
 
+/* A process that dies takes its open use with it; the agent finds there what it is owed for. */
+static void show_open(const struct uses *uses, uint64_t gpu_time_ns) {
+    if (uses->board)
+        atomic_store_explicit(&uses->board->gpus[uses->gpu].open_gpu_ns, gpu_time_ns,
+                              memory_order_relaxed);
+}
+
 static void write_record(struct uses *uses, const struct sfill_use *record) {
     if (!uses->board)
         return;
@@ -51,6 +58,7 @@ static void flush(struct uses *uses, const struct gate_host *hosts, int count, u
         record->bubble_end_ns = watch->seq % 2 ? watch->resume_ns : 0;
         record->intrusion_ns += intrusion_take(&uses->intrusion, i, hosts, count, upto_ns);
     }
+    show_open(uses, 0); /* before it is written: what stood twice would overstate the harvest */
     if (record->kernels || record->copies || record->gpu_time_ns || record->intrusion_ns)
         write_record(uses, record);
     write_others(uses, hosts, count, upto_ns);
@@ -137,6 +145,7 @@ void uses_done(struct uses *uses, const struct flight_done *done) {
     if (!uses->live)
         return;
     uses->record.gpu_time_ns += done->busy_ns;
+    show_open(uses, uses->record.gpu_time_ns);
     if (done->end_ns > uses->record.last_done_ns)
         uses->record.last_done_ns = done->end_ns;
 }

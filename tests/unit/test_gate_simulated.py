@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -176,16 +177,42 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
             training.terminate()
             training.wait(30)
         time.sleep(0.2)
-        uses = agent.collect()
+        uses, gpu_time_ns = agent.collect(), agent.gpu_time_ns()
     found = machine.truth()
     truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
-    assert sum(use.gpu_time_ns for use in uses) == pytest.approx(truly, rel=0.03)
+    assert gpu_time_ns == pytest.approx(truly, rel=0.03)
     if loosened:
         assert found.waited_fraction >= 0.03
     # Waits below half a per cent are told to within a fiftieth of a per cent of the wall time.
     least = 0 if found.waited_fraction >= 0.005 else 0.0002 * found.wall_ns
     allowed = max(0.1 * found.waited_ns, least)
     assert abs(intrusion_of(uses) - found.waited_ns) <= allowed
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["exit", "kill"])
+def test_a_fill_that_ends_in_a_bubble_leaves_on_its_board_what_it_had_of_it(
+    machine: Machine, how: signal.Signals
+) -> None:
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(20, "--compute-us", "20000", "--stall-ms", "400")
+        filling = machine.infer(30, "--kernel-us", "200")
+
+        def has_had_much() -> bool:
+            return bool(agent.fills) and agent.fills[0].view.gpus[0].open_gpu_ns > 100_000_000
+
+        try:
+            wait_until("a use of 100 ms that is in no record", has_had_much)
+        finally:
+            filling.send_signal(how)
+            filling.wait(10)
+            training.terminate()
+            training.wait(10)
+        recorded_ns = sum(use.gpu_time_ns for use in agent.collect())
+        gpu_time_ns = agent.gpu_time_ns()
+    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
+    assert truly - recorded_ns >= 100_000_000
+    # Less what was in flight at the end, which nobody has seen done.
+    assert abs(truly - gpu_time_ns) <= 2 * TUNING.in_flight_us * 1000 + 0.01 * truly
 
 
 @SLOW

@@ -100,6 +100,18 @@ def test_operations_that_no_record_has_are_entered(peers: Peers) -> None:
     assert "3 operation(s)" in event["text"]
 
 
+def test_gpu_time_that_was_measured_and_not_written_is_entered(peers: Peers) -> None:
+    open_bubble(peers.board, 7, time.monotonic_ns() - 40 * MS)  # before the fill came
+    time.sleep(0.05)  # nobody had the GPU for longer than he was there
+    now = time.monotonic_ns()
+    face = peers.fill.gpus[0]
+    face.released, face.last_release_ns, face.open_gpu_ns = 8, now - MS, 38 * MS
+    [use] = peers.die()
+    assert use["gpu_time_us"] == pytest.approx(38_000)
+    assert use["intrusion_us"] == 0
+    assert "38.0 ms of GPU time" in peers.agent.events("estimated")[0]["text"]
+
+
 def test_nothing_is_entered_when_all_is_on_record(peers: Peers) -> None:
     now = time.monotonic_ns()
     record_use(peers, 5, now - 9 * MS, now - 8 * MS)
