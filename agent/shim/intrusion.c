@@ -37,6 +37,8 @@
 #define COARSE_NS 500000ull         /* looks further apart than that place nothing */
 #define DEFAULT_SWITCH_NS 130000ull /* GATE.md, measured; until some have been seen */
 #define LEAST_STARTS 4              /* seen from which on they are believed */
+#define LEAST_TAKEN 16              /* ... of which some are held up */
+#define LEAST_CALLS 2               /* ... of training's launch calls */
 #define LEAST_CONTRADICTING 16      /* ... against what is known exactly */
 #define VAGUE_NS 150000ull          /* moments less certain than that teach nothing */
 #define HELD_BEFORE 4ull            /* one call in so many is held up before it has launched */
@@ -172,7 +174,7 @@ static void find_ready(struct intrusion *in, struct host_watch *watch,
         return;
     note_change(&in->calls, issued_ns - call_ns, issued_ns - call_ns);
     uint64_t usual_ns = median(&in->calls);
-    if (in->calls.count >= LEAST_STARTS && issued_ns - call_ns > 2 * usual_ns) {
+    if (in->calls.count >= LEAST_CALLS && issued_ns - call_ns > 2 * usual_ns) {
         watch->ready_ns = call_ns + usual_ns;
         watch->held_ns = issued_ns - watch->ready_ns;
     }
@@ -186,20 +188,26 @@ static uint64_t return_time(const struct changes *changes) {
     return (ranked(changes->least_ns, n, 1) + ranked(changes->most_ns, n, 1)) / 2;
 }
 
+/* Whether the times that we took to get an idle GPU are enough to tell by. */
+static bool knows_taken(const struct intrusion *in) {
+    return kept_changes(&in->taken) >= LEAST_TAKEN;
+}
+
 /* From the launch until training has a GPU that we had left idle. A launch call of ours whose
  * return the machine held up makes it seem shorter, for a third of the calls at times; nothing
  * makes it seem longer so often. */
 static uint64_t idle_switch(const struct intrusion *in) {
     uint32_t n = kept_changes(&in->taken);
-    return n < LEAST_STARTS ? return_time(&in->idle)
-                            : ranked(in->taken.most_ns, n, (n - 1) * 3 / 4);
+    if (knows_taken(in))
+        return ranked(in->taken.most_ns, n, (n - 1) * 3 / 4);
+    return n ? DEFAULT_SWITCH_NS : return_time(&in->idle);
 }
 
 /* From our end until training has the GPU: as long as from the launch on an idle one, unless what
  * was seen says longer. */
 static uint64_t working_switch(const struct intrusion *in) {
     uint32_t n = kept_changes(&in->working);
-    if (kept_changes(&in->taken) < LEAST_STARTS)
+    if (!knows_taken(in))
         return return_time(&in->working);
     uint64_t idle_ns = idle_switch(in);
     bool longer = n >= LEAST_CONTRADICTING && ranked(in->working.least_ns, n, 1) > idle_ns;
@@ -211,7 +219,7 @@ static uint64_t back_at(const struct intrusion *in, const struct host_watch *wat
     if (watch->busy_before || !watch->resume_ns)
         return 0;
     uint64_t at_ns = later(watch->asked_ns, watch->resume_ns) + idle_switch(in);
-    bool seen = watch->started_ns && kept_changes(&in->taken) < LEAST_STARTS;
+    bool seen = watch->started_ns && !knows_taken(in);
     return seen ? sooner(at_ns, watch->started_ns) : at_ns;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -31,7 +31,7 @@ class Bench:
         gate.lib.glue_learn(gate.handle, SHAPE, 100 * US, 1)
 
     def learn_the_switch(self) -> None:
-        for _ in range(8):
+        for _ in range(16):
             self.gate.lib.glue_took_over(self.gate.handle, SWITCH)
 
     def look(self, now: int) -> None:
@@ -138,6 +138,24 @@ def test_calls_of_ours_that_returned_late_do_not_shorten_the_switch(bench: Bench
         late = 80 * US if number % 5 < 3 else 0
         bench.gate.lib.glue_took_over(bench.gate.handle, SWITCH - late)
     assert return_to_idle(bench, 1, 20, 25) == 1 + 2 + 130 - 25
+
+
+@pytest.mark.parametrize("held", [[0], [0, 1], range(7)], ids=len)
+def test_the_first_calls_of_ours_that_returned_late_do_not_shorten_the_switch(
+    newcomer: Bench, held: Sequence[int]
+) -> None:
+    """Few have been seen: what is assumed of a switch counts until there are enough."""
+    for number in range(len(held) + 2):
+        late = 90 * US if number in held else 0
+        newcomer.gate.lib.glue_took_over(newcomer.gate.handle, SWITCH - late)
+    assert return_to_idle(newcomer, 1, 20, 25) == 1 + 2 + 130 - 25
+
+
+def test_the_second_launch_call_of_training_may_be_found_held_up(bench: Bench) -> None:
+    return_to_idle(bench, 1, 20, 25)
+    before, after = 1 + 2 + 130 - 220, 1 + 2 + 130 - 25
+    assert before < 0 < after
+    assert return_to_idle(bench, 1, 20, 220) == 3 * after // 4
 
 
 def test_three_quarters_of_a_wait_are_told_of_a_launch_call_that_was_held_up(bench: Bench) -> None:
