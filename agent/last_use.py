@@ -38,11 +38,11 @@ def estimate(
 ) -> LastUse | None:
     """What is missing of a fill's uses; None when nothing is.
 
-    Operations: released, but in no record. GPU time: what the gate had measured and not written yet,
-    and the time from the last release to the end if that was not done. Intrusion: all of that time
-    in which the training had work; where a share of the GPU is not known, the whole is charged.
-    Work that was not seen to stand (`stood`) ended soon after its estimated time, whenever the
-    process did.
+    Operations: released, but in no record. GPU time: what the gate had measured and not yet
+    written, and the time from the last release to the end if that was not done. Intrusion: all of
+    that time in which the training had work; where a share of the GPU is not known, the whole is
+    charged. Work that was not seen to stand (`stood`) ended soon after its estimated time, whenever
+    the process did.
     """
     gpu = section_of(fill)
     if gpu is None or not trainings:
@@ -57,6 +57,7 @@ def estimate(
     until_ns = released_ns
     if in_flight_ns:
         until_ns = ended_ns if stood else min(ended_ns, released_ns + in_flight_ns + _SLACK_NS)
+    gpu_time_ns = open_ns + until_ns - released_ns
     records = []
     waited_ns = 0
     for position, training in enumerate(trainings):
@@ -76,7 +77,7 @@ def estimate(
                 used.end_ns if used else 0,
                 min(first_ns, released_ns),
                 until_ns,
-                open_ns + until_ns - released_ns if own else 0,
+                gpu_time_ns if own else 0,
                 wait_ns,
                 missing if own else 0,
                 0,
@@ -88,7 +89,7 @@ def estimate(
         )
     text = (
         f"process {fill.process.process_id} of fill job {fill.job.job_id} ended with a use open: "
-        f"{missing} operation(s), {(open_ns + until_ns - released_ns) / 1e6:.1f} ms of GPU time and "
+        f"{missing} operation(s), {gpu_time_ns / 1e6:.1f} ms of GPU time and "
         f"{waited_ns / 1e6:.1f} ms of training's waiting are entered by estimate"
     )
     return LastUse(records, text)

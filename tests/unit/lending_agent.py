@@ -113,8 +113,8 @@ class LendingAgent:
 
     def gpu_time_ns(self) -> int:
         """What all gates say they had of the GPU: their records, and what is in none yet."""
-        still_open = sum(memory.view.gpus[0].open_gpu_ns for memory in self.fills)
-        return int(still_open) + sum(use.gpu_time_ns for use in self.collect())
+        still_open = sum(int(memory.view.gpus[0].open_gpu_ns) for memory in self.fills)
+        return still_open + sum(int(use.gpu_time_ns) for use in self.collect())
 
     def _beat(self) -> None:
         while not self._ended.wait(0.05):
