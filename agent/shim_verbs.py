@@ -16,7 +16,7 @@ from agent.attachments import (
     new_fill_board,
     new_training_board,
 )
-from agent.board import BUBBLE_RING, MAX_GPUS, USE_RING
+from agent.board import BUBBLE_RING, LAYOUT_VERSION, MAX_GPUS, USE_RING
 from agent.clock import now_ns
 from agent.drain import Drain
 from agent.endless import EndlessKernels
@@ -32,7 +32,7 @@ from db.wire.messages import HostMode
 
 log = logging.getLogger(__name__)
 
-PROTOCOL_VERSION = "2"
+PROTOCOL_VERSION = str(LAYOUT_VERSION)
 _LOG_LINES_PER_PROCESS = 50
 _ATTACHES_PER_JOB = 1024  # in ten seconds; each makes a board and an event
 _REFUSALS_PER_USER = 20  # that our log shows, in ten seconds

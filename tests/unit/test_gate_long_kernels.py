@@ -75,7 +75,7 @@ def fill() -> Iterator[Fill]:
 
 
 def test_they_tell_how_long_the_gpu_takes_to_turn(fill: Fill) -> None:
-    for _ in range(8):
+    for _ in range(18):
         waited_ns = fill.bubble()
     truly_ns = (US + MARKER + SWITCH) - 25 * US
     assert waited_ns == pytest.approx(truly_ns, abs=LAUNCH)
