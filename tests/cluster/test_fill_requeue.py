@@ -18,8 +18,10 @@ from tests.cluster.workloads import (
 
 ITEMS = 1500
 KERNELS_PER_ITEM = 10
-LEAVE_LIMIT_S = 5.0
-"""Longest time a fill may hold a GPU after its host job is gone: sfilld's grace and kill."""
+LEAVE_LIMIT_S = 3.0
+"""Longest time a fill may work beside a training after its scancel: Slurm's KillWait of 2 s, if the
+training does not end by itself, and 1 s for the epilog to tell the agent, which shuts the gate at
+once. Less than evict_grace_s (5 s): a fill that works on until its SIGTERM is too late."""
 
 
 def test_a_fill_goes_on_elsewhere_when_its_host_ends_and_repeats_and_loses_nothing(
@@ -42,9 +44,10 @@ def test_a_fill_goes_on_elsewhere_when_its_host_ends_and_repeats_and_loses_nothi
     wait_lends(cluster, "f2")
     cluster.wait(lambda: len(results(output)) >= 50, 20.0, "50 results beside the first host")
 
+    # Not at the job's end, which comes only once its epilog has seen the fill off the GPU.
+    cancelled_ns = time.monotonic_ns()
     cluster.check("scancel", str(first_host), user=USERS[0])
     cluster.wait_end(first_host)
-    ended_ns = time.monotonic_ns()
     assert len(results(output)) < ITEMS, "the fill was done before its host ended: more items"
 
     assert cluster.wait_end(fill, timeout_s=60.0) == "COMPLETED"
@@ -56,7 +59,9 @@ def test_a_fill_goes_on_elsewhere_when_its_host_ends_and_repeats_and_loses_nothi
     ran = kernels_of(cluster, fill)
     assert [kernel.node for kernel in (ran[0], ran[-1])] == ["n1", "n2"]
     beside_first = [kernel for kernel in ran if kernel.node == "n1"]
-    assert (beside_first[-1].end_ns - ended_ns) / 1e9 < LEAVE_LIMIT_S
+    left_s = (beside_first[-1].end_ns - cancelled_ns) / 1e9
+    print(f"the fill's last kernel there ended {left_s:.3f} s after the scancel")
+    assert 0 < left_s < LEAVE_LIMIT_S  # it was at work until then
     # Each item's kernels ran; only those in flight at the eviction ran twice.
     assert ITEMS * KERNELS_PER_ITEM <= len(ran) <= ITEMS * KERNELS_PER_ITEM + 4 * KERNELS_PER_ITEM
     assert cluster.state(second_host) == "RUNNING"
