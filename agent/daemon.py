@@ -65,11 +65,17 @@ class Agent:
         self._mps.on_lost = self._mps_lost
         self._guard = Guard(self.node, self._finder, self._eviction)
         self._endless = EndlessKernels(self.node, self._eviction)
-        self._shims = ShimVerbs(self.node, self._finder, self._drain, self._endless)
+        self._shims = ShimVerbs(self.node, self._finder, self._drain, self.windows, self._endless)
         self._rescue = Rescue(self.node, self._eviction)
         devices = Devices(settings, [each.minor for each in every])
         self._slurm = SlurmVerbs(
-            self.node, self._finder, self._eviction, devices, self._drain, self._mps
+            self.node,
+            self._finder,
+            self._eviction,
+            devices,
+            self._drain,
+            self.windows,
+            self._mps,
         )
         self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)

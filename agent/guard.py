@@ -61,6 +61,7 @@ class Guard:
         self._finder = finder
         self._eviction = eviction
         self._sightings: dict[tuple[str, int], int] = {}
+        self._told_unknown: set[str] = set()
         self._killing: dict[int, asyncio.Task[None]] = {}
 
     def apply(self, scans: list[Scan]) -> None:
@@ -93,8 +94,7 @@ class Guard:
         gpu.fill_nvml_bytes = by_nvml
         gpu.fill_used_bytes = self._used(gpu, by_nvml)
         self._note_peak(gpu, found)
-        if gpu.unknown and not before[1]:
-            self._tell_unknown(gpu)
+        self._tell_unknown(gpu)
         self._node.accounts.look(gpu.uuid, gpu.unboarded)
         self._make_room(gpu)
         return before != (gpu.fault, gpu.unknown)
@@ -149,8 +149,7 @@ class Guard:
         return unknown, used
 
     def _escaping(self, gpu: Gpu, process_id: int, job_id: int) -> None:
-        node = self._node
-        if now_ns() - node.started_ns < node.settings.restart_grace_s * 1e9:
+        if self._just_restarted():
             return  # after a restart, gates need a moment to attach again
         key = (gpu.uuid, process_id)
         self._sightings[key] = self._sightings.get(key, 0) + 1
@@ -158,6 +157,10 @@ class Guard:
             return
         if process_id not in self._killing:
             self._killing[process_id] = asyncio.create_task(self._kill(gpu, process_id, job_id))
+
+    def _just_restarted(self) -> bool:
+        grace_ns = self._node.settings.restart_grace_s * 1e9
+        return now_ns() - self._node.started_ns < grace_ns
 
     async def _kill(self, gpu: Gpu, process_id: int, job_id: int) -> None:
         node, host = self._node, self._node.jobs.host_of(gpu.uuid)
@@ -183,6 +186,17 @@ class Guard:
             self._eviction.begin(fills[-1:], "the GPU runs short of memory")
 
     def _tell_unknown(self, gpu: Gpu) -> None:
+        """Tells of unknown processes once, until there are none.
+
+        After a restart they are the trainings that have yet to attach again: the gate is shut, but
+        they are told of only when they have not come by then.
+        """
+        if not gpu.unknown:
+            self._told_unknown.discard(gpu.uuid)
+            return
+        if gpu.uuid in self._told_unknown or self._just_restarted():
+            return
+        self._told_unknown.add(gpu.uuid)
         host = self._node.jobs.host_of(gpu.uuid)
         self._node.ledger.event(
             "unknown",

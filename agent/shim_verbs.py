@@ -28,6 +28,7 @@ from agent.processes import WatchedProcess
 from agent.rate import Rate
 from agent.server import Connection, close_all
 from agent.shared_memory import SharedMemoryError
+from agent.windows import Windows
 from db.wire.messages import HostMode
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,18 @@ class ShimVerbs:
     """Attaches and detaches boards. Only the end of a process detaches one."""
 
     def __init__(
-        self, node: Node, finder: JobFinder, drain: Drain, endless: EndlessKernels
+        self,
+        node: Node,
+        finder: JobFinder,
+        drain: Drain,
+        windows: Windows,
+        endless: EndlessKernels,
     ) -> None:
         self._node = node
         self._endless = endless
         self._finder = finder
         self._drain = drain
+        self._windows = windows
         self._log_lines: dict[Connection, int] = {}
         self._attaches = Rate(_ATTACHES_PER_JOB)
         self._refusals = Rate(_REFUSALS_PER_USER)
@@ -220,6 +227,7 @@ class ShimVerbs:
                 if (gpu := node.gpus.get(fill.gpu)) is not None:
                     gpu.fill_left_ns = now_ns()
                 fill.memory.close()
+                self._windows.fill_left(fill.job.job_id, now_ns())
         process.close()
         node.read_boards()
         node.refresh()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent.admission import Candidate, Room, choose
+from agent.clock import now_ns
 from agent.devices import DeviceError, Devices
 from agent.drain import Drain
 from agent.eviction import Eviction
@@ -23,6 +24,7 @@ from agent.processes import ProcessGoneError, WatchedProcess
 from agent.server import Connection
 from agent.share import closed_to, decide
 from agent.spec import HostSpec, SpecError, parse_fill, parse_host
+from agent.windows import Windows
 from db.wire.messages import HostMode, ShareMode
 
 log = logging.getLogger(__name__)
@@ -38,11 +40,13 @@ class SlurmVerbs:
         eviction: Eviction,
         devices: Devices,
         drain: Drain,
+        windows: Windows,
         mps: Mps,
     ) -> None:
         self._node = node
         self._mps = mps
         self._drain = drain
+        self._windows = windows
         self._finder = finder
         self._eviction = eviction
         self._devices = devices
@@ -269,6 +273,7 @@ class SlurmVerbs:
             node.requeue.discard(fill.job_id)
         fill.ended_at_us = node.clock.now_us()
         fill.end_reason = reason
+        self._windows.fill_left(fill.job_id, now_ns())
         node.ledger.add(fill.record())
         text = f"fill job {fill.job_id}: {reason}"
         node.ledger.event("fill_ends", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user)

@@ -36,6 +36,8 @@ class Windows:
     lost_bubbles: int = 0
     _bubbles: dict[tuple[str, int], BubblesOfBoard] = field(default_factory=dict)
     _uses: dict[tuple[str, int, int], _UseSum] = field(default_factory=lambda: defaultdict(_UseSum))
+    # Since when there has been no row of these in the open window: of fills that ended in it.
+    _written_ns: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
     def bubbles_of(self, gpu: str, board_id: int, attached_ns: int) -> BubblesOfBoard:
         """The bubbles of one board on one GPU, to be added to."""
@@ -79,26 +81,49 @@ class Windows:
         """Writes the window's rows and begins the next."""
         for gpu in self.node.gpus.values():
             self._close_gpu(gpu.uuid, now_ns)
-        for (uuid, host_job_id, fill_job_id), total in self._uses.items():
-            self.node.ledger.add(
-                self._row(
-                    uuid,
-                    host_job_id,
-                    now_ns,
-                    fill_job_id=fill_job_id,
-                    used_bubbles=total.uses,
-                    gpu_time_us=total.gpu_time_ns / 1000,
-                    intrusion_us=total.intrusion_ns / 1000,
-                    kernels=total.kernels,
-                )
-            )
+        for key, total in self._uses.items():
+            self._write_uses(key, total, now_ns)
         self._uses.clear()
+        self._written_ns.clear()
         live = self.node.trainings.keys()
         self._bubbles = {key: value for key, value in self._bubbles.items() if key[1] in live}
         for bubbles in self._bubbles.values():
             bubbles.forget_before(now_ns)
         self._tell_lost()
         self.began_ns = now_ns
+
+    def fill_left(self, fill_job_id: int, now_ns: int) -> None:
+        """Writes a fill job's rows now if it has ended and its last process has left.
+
+        Its figures are wanted then. The window stays open: a bubble that is over may not stand on
+        its board yet, and would be in none.
+        """
+        attached = {each.job.job_id for each in self.node.fills.values()}
+        if fill_job_id in self.node.jobs.fills or fill_job_id in attached:
+            return
+        for key in [each for each in self._uses if each[2] == fill_job_id]:
+            self._write_uses(key, self._uses.pop(key), now_ns)
+            self._written_ns[key] = now_ns
+
+    def _write_uses(self, key: tuple[str, int, int], total: _UseSum, now_ns: int) -> None:
+        gpu, host_job_id, fill_job_id = key
+        # A job that came back has a row of its own: one of the same beginning replaces the first.
+        began_ns = self._written_ns.get(key, self.began_ns)
+        self.node.ledger.add(
+            WindowRecord(
+                gpu=gpu,
+                host_job_id=host_job_id,
+                fill_job_id=fill_job_id,
+                began_at_us=self.node.clock.utc_us(began_ns),
+                window_us=(now_ns - began_ns) // 1000,
+                bubbles=0,
+                bubble_us=0.0,
+                used_bubbles=total.uses,
+                gpu_time_us=total.gpu_time_ns / 1000,
+                intrusion_us=total.intrusion_ns / 1000,
+                kernels=total.kernels,
+            )
+        )
 
     def _close_gpu(self, uuid: str, now_ns: int) -> None:
         boards = [bubbles for (gpu, _), bubbles in self._bubbles.items() if gpu == uuid]
@@ -114,38 +139,19 @@ class Windows:
         watched_ns = watched_time(boards, self.began_ns, now_ns)
         share = found.length_ns / max(1, watched_ns)
         gpu.bubble_share += _SHARE_WEIGHT * (share - gpu.bubble_share)
-        row = self._row(uuid, host.job_id, now_ns, bubbles=found.count, bubble_us=length_us)
-        # Shares are of the time in which somebody watched: a job does not begin with a window.
-        self.node.ledger.add(row.model_copy(update={"window_us": watched_ns // 1000}))
-        self.node.ledger.add(host.record())
-
-    def _row(
-        self,
-        gpu: str,
-        host_job_id: int,
-        now_ns: int,
-        *,
-        fill_job_id: int | None = None,
-        bubbles: int = 0,
-        bubble_us: float = 0.0,
-        used_bubbles: int = 0,
-        gpu_time_us: float = 0.0,
-        intrusion_us: float = 0.0,
-        kernels: int = 0,
-    ) -> WindowRecord:
-        return WindowRecord(
-            gpu=gpu,
-            host_job_id=host_job_id,
-            fill_job_id=fill_job_id,
-            began_at_us=self.node.clock.utc_us(self.began_ns),
-            window_us=(now_ns - self.began_ns) // 1000,
-            bubbles=bubbles,
-            bubble_us=bubble_us,
-            used_bubbles=used_bubbles,
-            gpu_time_us=gpu_time_us,
-            intrusion_us=intrusion_us,
-            kernels=kernels,
+        self.node.ledger.add(
+            WindowRecord(
+                gpu=uuid,
+                host_job_id=host.job_id,
+                began_at_us=self.node.clock.utc_us(self.began_ns),
+                # Shares are of the time in which somebody watched: a job does not begin with a
+                # window.
+                window_us=watched_ns // 1000,
+                bubbles=found.count,
+                bubble_us=length_us,
+            )
         )
+        self.node.ledger.add(host.record())
 
     def _tell_lost(self) -> None:
         if self.lost_bubbles:

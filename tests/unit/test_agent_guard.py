@@ -94,6 +94,25 @@ def test_training_without_a_board_shuts_the_gate(
     until(lambda: page.view.fills[0].allowed)
 
 
+def test_after_a_restart_a_training_that_has_yet_to_attach_is_told_of_only_if_it_does_not_come(
+    tmp_path: Path, gpus: FakeGpus
+) -> None:
+    gpu_has = gpus.on_gpu
+    with running(settings_for(tmp_path, restart_grace_s=1.5), gpus) as agent:
+        gpu = agent.agent.node.gpus[uuid_of(0)]
+        gpu_has[uuid_of(0)] = [GpuProcess(1, GIB)]
+        until(lambda: gpu.unknown == 1)  # which shuts the gate
+        gpu_has[uuid_of(0)] = []  # as a process that has attached again
+        until(lambda: gpu.unknown == 0)
+        assert agent.events("unknown") == []
+        gpu_has[uuid_of(0)] = [GpuProcess(1, GIB)]
+        until(lambda: gpu.unknown == 1)
+        assert agent.events("unknown") == []
+        until(lambda: agent.events("unknown"))  # it has stayed for too long
+        time.sleep(0.5)
+        assert len(agent.events("unknown")) == 1
+
+
 def test_process_of_no_job_shuts_the_gate(
     agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]
 ) -> None:

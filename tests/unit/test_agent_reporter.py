@@ -241,3 +241,42 @@ def test_ended_host_job_has_all_its_bubbles_in_its_last_record(
         until(lambda: [each for each in controller.records("host_job") if each.ended_at_us])
     assert controller.records("host_job")[-1].bubble_us == pytest.approx(2000)
     assert sum(each.bubbles for each in controller.records("window")) == 1
+
+
+@pytest.mark.parametrize("first", ["the process", "the job"])
+def test_ended_fill_has_all_its_uses_in_windows_at_once_each_start_for_itself(
+    tmp_path: Path, controller: Controller, shims: list[FakeShim], first: str
+) -> None:
+    def rows() -> list[Any]:
+        return [each for each in controller.records("window") if each.fill_job_id == 2]
+
+    settings = settings_for(
+        tmp_path, controller_url=controller.url, report_interval_s=0.05, window_s=60
+    )
+    with running(settings) as agent:
+        host_begins(agent, 1)
+        training = train(agent, 1)
+        shims.append(training)
+        board_id = training.training_board().head.board_id
+        for start in (1, 2):
+            fill_begins(agent, 2, restart_count=start)
+            gate = FakeShim(2)
+            shims.append(gate)
+            gate.attach(agent, role="gate")
+            write_use(gate, board_id)
+            if first == "the process":
+                gate.kill()
+                until(lambda: not agent.agent.node.fills)
+                assert len(rows()) == start - 1  # it may have others
+                agent.slurm("job_end", job_id=2)
+            else:
+                agent.slurm("job_end", job_id=2)
+                write_use(gate, board_id)
+                gate.kill()
+            until(lambda: len(rows()) == start)  # noqa: B023 - waits here
+        assert training.process.poll() is None
+        [first_row, second_row] = rows()
+    uses = 1 if first == "the process" else 2
+    assert (first_row.used_bubbles, second_row.used_bubbles) == (uses, uses)
+    # One that began with the window as well would replace the first in the database.
+    assert second_row.began_at_us >= first_row.began_at_us + first_row.window_us
