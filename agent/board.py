@@ -163,6 +163,7 @@ class FillGpu(ctypes.Structure):
         ("held_too_long", c_uint64),
         ("wait_ns", c_uint64),
         ("open_gpu_ns", c_uint64),
+        ("done_ns", c_uint64),
     )
 
 

@@ -40,9 +40,9 @@ def estimate(
 
     Operations: released, but in no record. GPU time: what the gate had measured and not yet
     written, and the time from the last release to the end if that was not done. Intrusion: all of
-    that time in which the training had work; where a share of the GPU is not known, the whole is
-    charged. Work that was not seen to stand (`stood`) ended soon after its estimated time, whenever
-    the process did.
+    the time since that release in which the training had work; where a share of the GPU is not
+    known, the whole is charged. Work that was not seen to stand (`stood`) ended soon after its
+    estimated time, whenever the process did.
     """
     gpu = section_of(fill)
     if gpu is None or not trainings:
@@ -54,10 +54,12 @@ def estimate(
     open_ns = min(int(gpu.open_gpu_ns), ended_ns)
     if not 0 < released_ns <= ended_ns or not (missing or in_flight_ns or open_ns):
         return None
-    until_ns = released_ns
+    done_ns = max(released_ns, min(int(gpu.done_ns), ended_ns))
+    until_ns = done_ns
     if in_flight_ns:
-        until_ns = ended_ns if stood else min(ended_ns, released_ns + in_flight_ns + _SLACK_NS)
-    gpu_time_ns = open_ns + until_ns - released_ns
+        likely_ns = max(done_ns, min(ended_ns, released_ns + in_flight_ns + _SLACK_NS))
+        until_ns = ended_ns if stood else likely_ns
+    gpu_time_ns = open_ns + until_ns - done_ns
     records = []
     waited_ns = 0
     for position, training in enumerate(trainings):

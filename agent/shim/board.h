@@ -157,6 +157,7 @@ struct sfill_fill_gpu {
     _Atomic uint64_t held_too_long; /* operations longer than any bubble seen (told in the log) */
     _Atomic uint64_t wait_ns;       /* time operations waited for the gate, in all */
     _Atomic uint64_t open_gpu_ns;   /* GPU time of work that is done and in no record yet */
+    _Atomic uint64_t done_ns;       /* when the last work that was seen done had ended */
 };
 
 struct sfill_fill_board {

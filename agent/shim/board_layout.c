@@ -111,6 +111,7 @@ static void fill(void) {
     MEMBER(sfill_fill_gpu, held_too_long);
     MEMBER(sfill_fill_gpu, wait_ns);
     MEMBER(sfill_fill_gpu, open_gpu_ns);
+    MEMBER(sfill_fill_gpu, done_ns);
     end();
     BEGIN(sfill_fill_board);
     MEMBER(sfill_fill_board, head);

@@ -99,6 +99,18 @@ void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns) {
     entry->mean_ns += away > step ? step : away < -step ? -step : away;
 }
 
+void durations_outlasted(struct durations *table, uint64_t shape, uint64_t least_ns,
+                         uint64_t most_ns) {
+    struct duration *entry = shape ? find(table, shape) : NULL;
+    if (!entry || entry->changed || entry->mean_ns >= (double)least_ns) {
+        durations_learn(table, shape, most_ns, false);
+        return;
+    }
+    entry->mean_ns = (double)most_ns;
+    entry->used = ++table->clock;
+    entry->loose++;
+}
+
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact) {
     if (!shape)
         return;

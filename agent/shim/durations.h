@@ -39,6 +39,10 @@ void durations_tried(struct durations *table, uint64_t shape);
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact);
 /* Takes in a measurement that may hold time of others: moves the mean towards its median. */
 void durations_disturbed(struct durations *table, uint64_t shape, uint64_t ns);
+/* Takes in one that had not ended after least_ns, and had at most_ns with others beside it: what
+ * was thought to take less is thought to take the most, or else it would outlast every bubble. */
+void durations_outlasted(struct durations *table, uint64_t shape, uint64_t least_ns,
+                         uint64_t most_ns);
 
 /* The shape is no more what it was. forget: nothing is known of it; changed: its next sample is
  * all that is known, until then it counts as what it was. */

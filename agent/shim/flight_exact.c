@@ -19,15 +19,17 @@ struct group {
     uint64_t least_ns; /* ... and its launch call was made: it cannot have begun before */
     uint64_t mean_ns;  /* sum of what they are thought to take */
     uint32_t count;
-    bool queued; /* all stood in the stream when the predecessor ended */
-    bool known;  /* all are learned */
-    bool alone;  /* training had not come back when the last ended */
+    bool queued;      /* all stood in the stream when the predecessor ended */
+    bool known;       /* all are learned */
+    bool trusted;     /* ... from exact measurements */
+    bool alone;       /* training had not come back when the last ended */
+    uint64_t sure_ns; /* had the GPU for so long before that, longer than thought; 0: it had not */
 };
 
 static struct group survey(struct flight *flight, uint32_t stream, uint64_t value, uint64_t end_ns,
                            uint64_t epoch) {
     uint64_t before_ns = flight->last_done_ns, marker_ns = flight->streams[stream].marker_ns;
-    struct group g = {.queued = before_ns != 0, .known = true};
+    struct group g = {.queued = before_ns != 0, .known = true, .trusted = true};
     g.free_ns = flight->last_stream >= 0 ? before_ns + marker_ns : before_ns;
     g.alone = !flight->resume_ns || end_ns <= flight->resume_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
@@ -38,10 +40,13 @@ static struct group survey(struct flight *flight, uint32_t stream, uint64_t valu
             g.least_ns = later(g.free_ns, op->release_ns);
         g.queued &= op->issued_ns + SURE_NS <= before_ns;
         g.known &= op->known;
+        g.trusted &= op->trusted;
         g.alone &= op->epoch != 0 && (flight->resume_ns || op->epoch == epoch);
         g.mean_ns += op->mean_ns + 1;
     }
     g.least_ns = sooner(g.least_ns, end_ns);
+    if (!g.alone && !g.trusted && flight->resume_ns > g.least_ns + g.mean_ns + LONG_NS)
+        g.sure_ns = flight->resume_ns - g.least_ns;
     return g;
 }
 
@@ -52,6 +57,8 @@ static uint64_t busy_time(const struct group *g, uint64_t end_ns) {
         return end_ns - sooner(g->free_ns, end_ns);
     if (!g->known && g->alone)
         return longest;
+    if (g->sure_ns) /* from training's return on they took turns, as far as we know */
+        return g->sure_ns + (longest - g->sure_ns) / 2;
     return sooner(longest, g->mean_ns); /* the rest was launching and switching */
 }
 
@@ -74,6 +81,8 @@ static void learn(struct flight *flight, const struct flown *op, const struct gr
         durations_learn(flight->durations, op->shape, busy_ns, true);
     else if (g->alone && g->count == 1)
         durations_learn(flight->durations, op->shape, most_ns, false);
+    else if (g->sure_ns && g->count == 1)
+        durations_outlasted(flight->durations, op->shape, g->sure_ns, most_ns);
     else if (!op->trusted)
         durations_disturbed(flight->durations, op->shape, op->known ? most_ns : busy_ns);
 }
@@ -95,7 +104,9 @@ void flight_collect_exact(struct flight *flight, uint32_t stream, uint64_t value
     if (g.count == 0)
         return;
     uint64_t busy_ns = busy_time(&g, end_ns);
-    uint64_t at = end_ns - busy_ns, longest = end_ns - g.least_ns;
+    uint64_t longest = end_ns - g.least_ns;
+    /* What training waited is charged whole where its share of the GPU is not known. */
+    uint64_t at = g.sure_ns ? g.least_ns : end_ns - busy_ns;
     bool exact = g.queued && flight->last_stream == (int)stream;
     double part = 1.0 / (double)g.mean_ns;
     uint32_t left = g.count;

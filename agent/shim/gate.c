@@ -95,11 +95,18 @@ static void gate_block_begin(CUstream stream, enum shim_block scope) {
         mark_before_wait(gate_context_gpu(context));
 }
 
-/* A pool gives back when its process has waited. */
+/* What was waited for is done; the process may end before anybody looks again. A pool gives back
+ * when its process has waited. */
 static void gate_block_end(CUstream stream, enum shim_block scope, CUresult result) {
-    (void)stream;
+    struct gate_context *context;
     (void)scope;
     (void)result;
+    if (gate_context_of(stream, &context) && context) {
+        struct gate_gpu *gpu = gate_context_gpu(context);
+        pthread_mutex_lock(&gpu->lock);
+        gate_poll(gpu, shim_now_ns());
+        pthread_mutex_unlock(&gpu->lock);
+    }
     pools_look();
 }
 

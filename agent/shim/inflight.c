@@ -13,6 +13,7 @@
 /* An operation released so long before its predecessor was seen not to be done was queued when
  * that one ended, and began at once. */
 #define SURE_NS 15000u
+#define LONG_NS 200000u /* more than that, and it took longer than was thought */
 /* Predictions are good to that; what should have ended before training's return did, and only the
  * marker behind it had to wait for training. */
 #define FORESEEN_NS 50000u
@@ -101,6 +102,8 @@ struct harvest {
     bool clean;            /* training was idle all along */
     bool known;            /* every duration is learned */
     bool trusted;          /* ... from exact measurements */
+    uint32_t count;
+    uint64_t sure_ns; /* one that had the GPU for so long before training came back; else 0 */
 };
 
 bool flight_is_done(const struct flown *op, uint32_t stream, uint64_t value) {
@@ -131,8 +134,12 @@ static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t va
                                  .idle_before = op->release_ns >= flight->last_done_ns};
         at += op->mean_ns + 1;
         h.busy_ns += op->mean_ns + 1;
+        h.count++;
     }
     h.predicted_ns = at;
+    bool outlasts = flight->resume_ns > h.begin_ns + h.busy_ns + LONG_NS;
+    if (h.count == 1 && !h.clean && !h.trusted && outlasts)
+        h.sure_ns = flight->resume_ns - h.begin_ns;
     return h;
 }
 
@@ -156,6 +163,8 @@ static double stretch(const struct harvest *h) {
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
     else if (h->clean) /* idle gaps between them, as predicted, are not their time */
         measured = busy + ((double)h->end_ns - (double)h->predicted_ns);
+    else if (h->sure_ns) /* from training's return on they took turns, as far as we know */
+        measured = h->sure_ns + (h->end_ns - sooner(h->end_ns, h->begin_ns + h->sure_ns)) / 2;
     else
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
     return measured < busy * 0.02 ? 0.02 : measured / busy;
@@ -169,6 +178,8 @@ static void learn(struct flight *flight, const struct flown *op, const struct ha
     double most = (double)(op->mean_ns + 1) * (double)h->most_ns / (double)h->busy_ns;
     if (h->clean && (h->exact || h->idle_before || !op->known))
         durations_learn(flight->durations, op->shape, busy_ns, h->exact);
+    else if (h->sure_ns && !op->trusted)
+        durations_outlasted(flight->durations, op->shape, h->sure_ns, h->most_ns);
     else if (!op->trusted)
         durations_disturbed(flight->durations, op->shape,
                             op->known ? (uint64_t)most : sooner((uint64_t)most, op->mean_ns));
@@ -193,7 +204,8 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
             continue;
         uint64_t busy = (uint64_t)((double)(op->mean_ns + 1) * factor);
         foreseen = later(foreseen, op->release_ns) + op->mean_ns + 1;
-        if (!h.clean && flight->resume_ns && foreseen <= flight->resume_ns + FORESEEN_NS) {
+        if (!h.clean && !h.sure_ns && flight->resume_ns &&
+            foreseen <= flight->resume_ns + FORESEEN_NS) {
             end = sooner(foreseen, now_ns);
             at = end > busy ? end - busy : 0;
         } else if (end != h.end_ns) { /* the first that ran after training's return */

@@ -58,6 +58,8 @@ static void flush(struct uses *uses, const struct gate_host *hosts, int count, u
         record->bubble_end_ns = watch->seq % 2 ? watch->resume_ns : 0;
         record->intrusion_ns += intrusion_take(&uses->intrusion, i, hosts, count, upto_ns);
     }
+    if (!record->first_release_ns) /* all that it has was released before this part began */
+        record->first_release_ns = uses->begun_ns;
     show_open(uses, 0); /* before it is written: what stood twice would overstate the harvest */
     if (record->kernels || record->copies || record->gpu_time_ns || record->intrusion_ns)
         write_record(uses, record);
@@ -148,6 +150,9 @@ void uses_done(struct uses *uses, const struct flight_done *done) {
     show_open(uses, uses->record.gpu_time_ns);
     if (done->end_ns > uses->record.last_done_ns)
         uses->record.last_done_ns = done->end_ns;
+    if (uses->board)
+        atomic_store_explicit(&uses->board->gpus[uses->gpu].done_ns, uses->record.last_done_ns,
+                              memory_order_relaxed);
 }
 
 uint64_t uses_resume(struct uses *uses, const struct gate_host *hosts, int count, uint64_t now_ns) {

@@ -215,6 +215,66 @@ def test_a_fill_that_ends_in_a_bubble_leaves_on_its_board_what_it_had_of_it(
     assert abs(truly - gpu_time_ns) <= 2 * TUNING.in_flight_us * 1000 + 0.01 * truly
 
 
+STALL = ("--compute-us", "20000", "--stall-ms", "30")
+ONE = ("--kernels-per-batch", "1", "--in-flight", "1")
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [("--kernel-us", "60000", *ONE), ("--kernel-us", "35000", *ONE)],
+    ids=["60-ms-kernels", "35-ms-kernels"],
+)
+def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_all_of_it(
+    machine: Machine, fill: tuple[str, ...]
+) -> None:
+    """Its kernels are never seen to end in a bubble: what is known of them is how long they had
+    not ended."""
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(20, *STALL)
+        wait_until("the training's bubbles", lambda: bool(agent.training))
+        time.sleep(1)
+        filling = machine.infer(30, *fill)
+        try:
+            time.sleep(5)
+        finally:
+            filling.kill()
+            filling.wait(10)
+            training.terminate()
+            training.wait(10)
+        uses = agent.collect()
+    ran = machine.fill_work()
+    assert 1 <= len(ran) <= 4  # the first, and trials after 2 and 4 s
+    found = machine.truth()
+    assert found.waited_ns > 0
+    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=1_000_000)
+    truly = sum(op.end_ns - op.start_ns for op in ran)
+    assert 0.5 * truly <= agent.gpu_time_ns() <= 1.01 * truly
+
+
+def test_work_that_goes_on_into_the_next_part_of_a_use_is_on_record_with_a_beginning(
+    machine: Machine,
+) -> None:
+    with LendingAgent(machine.socket) as agent:
+        training = machine.train(12, "--compute-us", "30000", "--stall-ms", "2500")
+        wait_until("the training's bubbles", lambda: bool(agent.training))
+        time.sleep(1.5)
+        filling = machine.infer(30, "--kernel-us", "1500000", *ONE, "--items", "1")
+        try:
+            assert filling.wait(20) == 0
+            time.sleep(0.5)
+        finally:
+            filling.kill()
+            training.terminate()
+            training.wait(10)
+        uses = agent.collect()
+    assert uses
+    assert all(0 < use.first_release_ns <= use.last_done_ns for use in uses if use.gpu_time_ns)
+    assert all(use.first_release_ns > 0 for use in uses)
+    assert sum(use.kernels for use in uses) == 1
+    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
+    assert agent.gpu_time_ns() >= 0.5 * truly
+
+
 @SLOW
 def test_a_fill_whose_kernel_fits_no_bubble_is_told_so(machine: Machine) -> None:
     with LendingAgent(machine.socket) as agent:

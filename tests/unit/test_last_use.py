@@ -112,6 +112,22 @@ def test_gpu_time_that_was_measured_and_not_written_is_entered(peers: Peers) -> 
     assert "38.0 ms of GPU time" in peers.agent.events("estimated")[0]["text"]
 
 
+def test_training_that_worked_before_the_last_work_was_done_is_taken_to_have_waited(
+    peers: Peers,
+) -> None:
+    open_bubble(peers.board, 7, time.monotonic_ns())
+    began = time.monotonic_ns()
+    time.sleep(0.02)
+    end_bubble(peers.board, began + 20 * MS)  # training is back, and busy from here on
+    time.sleep(0.03)
+    face = peers.fill.gpus[0]
+    face.released, face.last_release_ns = 1, began
+    face.open_gpu_ns, face.done_ns = 35 * MS, began + 45 * MS
+    [use] = peers.die()
+    assert use["gpu_time_us"] == pytest.approx(35_000)
+    assert use["intrusion_us"] == pytest.approx(25_000, abs=1)
+
+
 def test_nothing_is_entered_when_all_is_on_record(peers: Peers) -> None:
     now = time.monotonic_ns()
     record_use(peers, 5, now - 9 * MS, now - 8 * MS)
