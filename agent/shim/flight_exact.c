@@ -21,7 +21,6 @@ struct group {
     uint32_t count;
     bool queued;      /* all stood in the stream when the predecessor ended */
     bool known;       /* all are learned */
-    bool trusted;     /* ... from exact measurements */
     bool alone;       /* training had not come back when the last ended */
     uint64_t sure_ns; /* had the GPU for so long before that, longer than thought; 0: it had not */
 };
@@ -29,7 +28,8 @@ struct group {
 static struct group survey(struct flight *flight, uint32_t stream, uint64_t value, uint64_t end_ns,
                            uint64_t epoch) {
     uint64_t before_ns = flight->last_done_ns, marker_ns = flight->streams[stream].marker_ns;
-    struct group g = {.queued = before_ns != 0, .known = true, .trusted = true};
+    struct group g = {.queued = before_ns != 0, .known = true};
+    bool trusted = true;
     g.free_ns = flight->last_stream >= 0 ? before_ns + marker_ns : before_ns;
     g.alone = !flight->resume_ns || end_ns <= flight->resume_ns;
     for (uint64_t i = flight->head; i < flight->tail; i++) {
@@ -40,13 +40,13 @@ static struct group survey(struct flight *flight, uint32_t stream, uint64_t valu
             g.least_ns = later(g.free_ns, op->release_ns);
         g.queued &= op->issued_ns + SURE_NS <= before_ns;
         g.known &= op->known;
-        g.trusted &= op->trusted;
+        trusted &= op->trusted;
         g.alone &= op->epoch != 0 && (flight->resume_ns || op->epoch == epoch);
         g.mean_ns += op->mean_ns + 1;
     }
     g.least_ns = sooner(g.least_ns, end_ns);
-    if (!g.alone && !g.trusted && flight->resume_ns > g.least_ns + g.mean_ns + LONG_NS)
-        g.sure_ns = flight->resume_ns - g.least_ns;
+    if (!g.alone && !trusted)
+        g.sure_ns = flight_sure(flight, g.least_ns, end_ns, g.mean_ns);
     return g;
 }
 
@@ -57,8 +57,8 @@ static uint64_t busy_time(const struct group *g, uint64_t end_ns) {
         return end_ns - sooner(g->free_ns, end_ns);
     if (!g->known && g->alone)
         return longest;
-    if (g->sure_ns) /* from training's return on they took turns, as far as we know */
-        return g->sure_ns + (longest - g->sure_ns) / 2;
+    if (g->sure_ns)
+        return flight_shared(g->sure_ns, longest);
     return sooner(longest, g->mean_ns); /* the rest was launching and switching */
 }
 

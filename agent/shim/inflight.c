@@ -89,6 +89,17 @@ void flight_issued(struct flight *flight, uint64_t ticket, uint32_t stream, uint
     own->unmarked_ns += op->mean_ns + 1;
 }
 
+uint64_t flight_sure(const struct flight *flight, uint64_t begin_ns, uint64_t end_ns,
+                     uint64_t thought_ns) {
+    uint64_t resume_ns = flight->resume_ns;
+    bool outlasts = end_ns > resume_ns && resume_ns > begin_ns + thought_ns + LONG_NS;
+    return outlasts ? resume_ns - begin_ns : 0;
+}
+
+uint64_t flight_shared(uint64_t sure_ns, uint64_t whole_ns) {
+    return sure_ns + (whole_ns - sooner(sure_ns, whole_ns)) / 2;
+}
+
 /* Operations of one stream that one look found done, and what their durations predicted. */
 struct harvest {
     uint64_t begin_ns;     /* when the first must have begun */
@@ -137,9 +148,6 @@ static struct harvest survey(struct flight *flight, uint32_t stream, uint64_t va
         h.count++;
     }
     h.predicted_ns = at;
-    bool outlasts = flight->resume_ns > h.begin_ns + h.busy_ns + LONG_NS;
-    if (h.count == 1 && !h.clean && !h.trusted && outlasts)
-        h.sure_ns = flight->resume_ns - h.begin_ns;
     return h;
 }
 
@@ -163,8 +171,8 @@ static double stretch(const struct harvest *h) {
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
     else if (h->clean) /* idle gaps between them, as predicted, are not their time */
         measured = busy + ((double)h->end_ns - (double)h->predicted_ns);
-    else if (h->sure_ns) /* from training's return on they took turns, as far as we know */
-        measured = h->sure_ns + (h->end_ns - sooner(h->end_ns, h->begin_ns + h->sure_ns)) / 2;
+    else if (h->sure_ns)
+        measured = (double)flight_shared(h->sure_ns, h->end_ns - h->begin_ns);
     else
         measured = sooner(h->busy_ns, h->end_ns - h->begin_ns);
     return measured < busy * 0.02 ? 0.02 : measured / busy;
@@ -191,6 +199,8 @@ static void collect(struct flight *flight, uint32_t stream, uint64_t value, uint
     if (h.busy_ns == 0)
         return;
     place_end(&h, before_ns, now_ns);
+    if (h.count == 1 && !h.clean && !h.trusted)
+        h.sure_ns = flight_sure(flight, h.begin_ns, h.end_ns, h.busy_ns);
     h.most_ns = now_ns - sooner(now_ns, later(h.release_ns, flight->not_done_ns));
     double factor = stretch(&h);
     double total = (double)h.busy_ns * factor;

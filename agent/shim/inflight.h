@@ -116,6 +116,12 @@ void flight_collect_exact(struct flight *flight, uint32_t stream, uint64_t value
 struct flown *flight_op(struct flight *flight, uint64_t ticket);
 void flight_remove(struct flight *flight, struct flown *op);
 bool flight_is_done(const struct flown *op, uint32_t stream, uint64_t value);
+/* How long what ended after training's return had the GPU for certain before it, if it was thought
+ * to take less; else 0. */
+uint64_t flight_sure(const struct flight *flight, uint64_t begin_ns, uint64_t end_ns,
+                     uint64_t thought_ns);
+/* ... and what it had of it in all: from that return on they took turns, as far as we know. */
+uint64_t flight_shared(uint64_t sure_ns, uint64_t whole_ns);
 
 /* Some word has moved on: the next look will find something done. Else it is enough to note that
  * there was a look. */
