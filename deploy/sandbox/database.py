@@ -19,7 +19,9 @@ def begin_install(sandbox: Sandbox) -> subprocess.Popen[bytes] | None:
     data = _data(sandbox)
     if (data / "mysql").is_dir():
         return None
-    command = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}"]
+    # --force: a host whose own name can't be looked up (no /etc/hosts) is none of its business.
+    command = ["mariadb-install-db", "--no-defaults", "--force", "--user=root"]
+    command += [f"--datadir={data}"]
     # Only this host's root gets in as the database's root, and only through the socket.
     command += ["--auth-root-authentication-method=socket", "--skip-test-db"]
     with (sandbox.log / "mariadb-install.out").open("wb") as output:
