@@ -111,6 +111,17 @@ void durations_outlasted(struct durations *table, uint64_t shape, uint64_t least
     entry->loose++;
 }
 
+/* Loose samples have it forgotten too: an operation thought too long to stand behind another is
+ * never measured exactly. */
+static void sink_peak(struct duration *entry, double sample, bool exact) {
+    bool as_usual = exact || sample <= entry->mean_ns + FAR_NS;
+    double least = as_usual ? entry->mean_ns : sample;
+    if (entry->peak_ns > least)
+        entry->peak_ns -= (entry->peak_ns - least) * PEAK_SINKS;
+    if (exact && sample > entry->peak_ns)
+        entry->peak_ns = sample;
+}
+
 void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool exact) {
     if (!shape)
         return;
@@ -134,11 +145,7 @@ void durations_learn(struct durations *table, uint64_t shape, uint64_t ns, bool 
         entry->mean_ns += (sample - entry->mean_ns) * WEIGHT;
     else if (sample > entry->mean_ns + FAR_NS) /* it has become longer, not only seen late */
         entry->mean_ns += (sample - entry->mean_ns) * WEIGHT / 4;
-    if (exact) {
-        entry->peak_ns -= (entry->peak_ns - entry->mean_ns) * PEAK_SINKS;
-        if (sample > entry->peak_ns)
-            entry->peak_ns = sample;
-    }
+    sink_peak(entry, sample, exact);
     if (exact)
         entry->exact++;
     else

@@ -130,6 +130,10 @@ uint64_t glue_mean(struct gate_gpu *gpu, uint64_t shape) {
     const struct duration *known = durations_use(&gpu->durations, shape);
     return known ? duration_mean(known) : 0;
 }
+uint64_t glue_bound(struct gate_gpu *gpu, uint64_t shape) {
+    const struct duration *known = durations_use(&gpu->durations, shape);
+    return known ? duration_bound(known) : 0;
+}
 void glue_learn(struct gate_gpu *gpu, uint64_t shape, uint64_t ns, int exact) {
     durations_learn(&gpu->durations, shape, ns, exact != 0);
 }

@@ -63,6 +63,7 @@ def library() -> ctypes.CDLL:
         "glue_clock": (None, [pointer, u64]),
         "glue_took_over": (None, [pointer, u64]),
         "glue_mean": (u64, [pointer, u64]),
+        "glue_bound": (u64, [pointer, u64]),
         "glue_learn": (None, [pointer, u64, u64, integer]),
         "glue_doubted": (integer, [pointer, u64, u64]),
         "glue_changed": (None, [pointer, u64]),

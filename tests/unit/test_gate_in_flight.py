@@ -181,6 +181,27 @@ def test_launch_latency_does_not_spoil_an_exact_duration(gate: Gate) -> None:
     assert gate.lib.glue_mean(gate.handle, SHAPE) == 20 * US
 
 
+def test_one_long_run_does_not_keep_an_operation_alone_for_ever(gate: Gate) -> None:
+    """Thought too long to stand behind another, it is never measured exactly again: what it takes
+    on an idle GPU, launch latency and all, has to make up for the exception."""
+    for _ in range(20):
+        gate.lib.glue_learn(gate.handle, SHAPE, 100 * US, 1)
+    gate.lib.glue_learn(gate.handle, SHAPE, 2400 * US, 1)
+    assert gate.lib.glue_bound(gate.handle, SHAPE) > 300 * US
+    for _ in range(100):
+        gate.lib.glue_learn(gate.handle, SHAPE, 115 * US, 0)
+    assert 100 * US <= gate.lib.glue_bound(gate.handle, SHAPE) < 120 * US
+
+
+def test_what_often_runs_long_stays_known_for_it(gate: Gate) -> None:
+    for _ in range(20):
+        gate.lib.glue_learn(gate.handle, SHAPE, 100 * US, 1)
+        gate.lib.glue_learn(gate.handle, SHAPE, 900 * US, 1)
+    for _ in range(100):
+        gate.lib.glue_learn(gate.handle, SHAPE, 800 * US, 0)
+    assert gate.lib.glue_bound(gate.handle, SHAPE) > 500 * US
+
+
 def test_a_wrong_estimate_holds_nothing_for_ever(gate: Gate) -> None:
     lib, handle, second = gate.lib, gate.handle, 1000 * MS
     lib.glue_learn(handle, SHAPE, 50 * MS, 0)
