@@ -26,6 +26,7 @@ from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.node import Node
 from agent.rings import Ring
+from agent.shared_waits import SharedWaits
 from agent.windows import Windows
 from db.wire.messages import Cause
 
@@ -66,6 +67,7 @@ class Drain:
         self._calibrator = calibrator
         # Host boards by id, kept for uses that come in after the process has ended.
         self._hosts_of_boards: OrderedDict[int, tuple[int, str]] = OrderedDict()
+        self._waits = SharedWaits()
 
     def all(self) -> None:
         """Drains all boards and closes windows that are over."""
@@ -171,6 +173,9 @@ class Drain:
             there = now - fill.admitted_ns
             gpu_time = min(gpu_time, now - first, there - fill.gpu_time_ns)
             intrusion = min(intrusion, now - first, there - fill.intrusion_ns)
+            if intrusion and seq and not self._node.settings.ignore_training:
+                bubble = (fill.gpu, board, seq)
+                intrusion = self._waits.charge(bubble, fill.board_id, intrusion)
             fill.gpu_time_ns += gpu_time
             fill.intrusion_ns += intrusion
             source.uses += 1

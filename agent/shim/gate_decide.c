@@ -7,6 +7,7 @@
 #define HAND_BACK_NS 150000ull
 #define UNFORESEEN_TIMES 4 /* budgets that may start where no end can be foretold */
 #define FAR_PART 16        /* of what is likely left may be in flight ... */
+#define TURN_PART 4        /* of a turn: operations longer than that may outlast it */
 #define FAR_TIMES 4        /* ... but never more than so many times the budget */
 
 /* Is it worth, and safe, to start so much in a bubble of this age? */
@@ -69,6 +70,15 @@ static bool has_room(const struct gate_gpu *gpu, const struct gate_ask *ask, uin
     return flight_has_room(&gpu->flight, ask->bound_ns, ask->alone, most_ns, now_ns);
 }
 
+/* What is not done when our turn ends would run beside another fill's work, and neither would be
+ * known to have had the GPU for how long. What takes a good part of a turn has to be let off. */
+static bool fits_turn(const struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns) {
+    uint64_t length_ns, left_ns = policy_turn_left(&gpu->page, gate.job_id, now_ns, &length_ns);
+    if (left_ns == UINT64_MAX || ask->bound_ns > length_ns / TURN_PART)
+        return true;
+    return flight_left(&gpu->flight, now_ns) + ask->bound_ns <= left_ns;
+}
+
 enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns,
                               struct idle_view *view) {
     policy_poll(&gpu->page, now_ns);
@@ -91,6 +101,8 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
+    if (!fits_turn(gpu, ask, now_ns))
+        return SFILL_CLOSED_TURN;
     bool room = has_room(gpu, ask, numbers.in_flight_ns, now_ns) ||
                 has_room(gpu, ask, in_flight_most(gpu, &numbers, view, now_ns), now_ns);
     return room ? SFILL_OPEN : SFILL_CLOSED_IN_FLIGHT;

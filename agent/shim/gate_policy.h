@@ -41,8 +41,10 @@ struct gate_numbers policy_numbers(const struct gate_page *page);
 enum sfill_closed policy_permits(const struct gate_page *page, const struct gate_host *hosts,
                                  int count, uint64_t job_id, uint64_t now_ns);
 
-/* Ours for how much longer, in ns; UINT64_MAX when there are no turns. 0: not our turn. */
-uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns);
+/* Ours for how much longer, of a whole turn's length, in ns; UINT64_MAX when there are no turns. 0:
+ * not our turn. */
+uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns,
+                          uint64_t *length_ns);
 
 /* Memory limit in bytes of this fill on the page; 0 when the page names none. */
 uint64_t policy_memory_limit(const struct gate_page *page, uint64_t job_id);

@@ -26,8 +26,9 @@
  * Assumed: the GPU serves one context at a time (time slicing), and taking it costs what giving
  * it back does; a training process that has work has it all along between two of its bubbles.
  * Copies of ours count as if they kept the multiprocessors. Work of other fill processes is
- * charged by them, but for the switch from an idle one, which each of them may charge. Contexts,
- * modules and allocations are not charged. */
+ * charged by them, but for the switch from an idle one, which each of them charges (the agent
+ * counts the longest of what fills tell of one bubble: agent/shared_waits.py). Contexts, modules
+ * and allocations are not charged. */
 #include "intrusion.h"
 #include <string.h>
 

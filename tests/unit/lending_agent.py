@@ -51,15 +51,18 @@ class LendingAgent:
         ignore_training: bool = False,
         predict_end: bool = True,
         uuid: str = UUID,
+        jobs: tuple[int, ...] = (JOB,),
     ) -> None:
         self.policy = Policy(uuid, ignore_training=ignore_training, predict_end=predict_end)
         self.policy.write_tuning(tuning)
         self.memory_limit_bytes = memory_limit_bytes
+        self.jobs = jobs  # whose the gates are, in the order in which they attach
         self.allow()
         self.account = Account(JOB, uuid, complete=True)
         self.training: dict[int, SharedMemory[TrainingBoard]] = {}
         self.fills: list[SharedMemory[FillBoard]] = []
         self.uses: list[Use] = []
+        self.users: list[int] = []  # whose each of them is: the gate's place in `fills`
         self.texts: list[str] = []
         self._uuid = uuid
         self._read: list[int] = []
@@ -98,7 +101,8 @@ class LendingAgent:
             connection.close()
 
     def allow(self, closed: Closed = Closed.OPEN) -> None:
-        self.policy.write_fills([FillVerdict(JOB, closed, self.memory_limit_bytes)])
+        verdicts = [FillVerdict(job, closed, self.memory_limit_bytes) for job in self.jobs]
+        self.policy.write_fills(verdicts)
 
     def collect(self) -> list[Use]:
         """Every record that any gate has written so far."""
@@ -108,6 +112,7 @@ class LendingAgent:
                 while self._read[index] < board.use_head:
                     raw = bytes(board.uses[self._read[index] % len(board.uses)])
                     self.uses.append(Use.from_buffer_copy(raw))
+                    self.users.append(index)
                     self._read[index] += 1
             return list(self.uses)
 
@@ -181,7 +186,7 @@ class LendingAgent:
         fields = {
             "board_id": str(self._ids),
             "size": str(len(memory.raw)),
-            "job_id": str(JOB),
+            "job_id": str(self.jobs[min(len(self.fills), len(self.jobs) - 1)]),
             "memory_limit_bytes": str(self.memory_limit_bytes),
         }
         self._send(connection, packet.Packet("gate", fields), os.dup(memory.descriptor))

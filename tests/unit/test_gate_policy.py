@@ -110,6 +110,30 @@ def test_each_instant_belongs_to_one_fill(gate: Gate, page: PolicyPage) -> None:
     assert len(open_in[0] | open_in[1] | open_in[2]) == 48
 
 
+def test_what_would_outlast_a_turn_waits_for_the_next(gate: Gate, page: PolicyPage) -> None:
+    page.turns = 2
+    page.turn_us = 20_000
+    page.in_flight_us = 2000
+    page.fills[0].turn = 0
+    begin = NOW - NOW % (40 * MS) + 40 * MS
+    assert gate.decide(begin + 19 * MS, 900_000) == Closed.OPEN
+    assert gate.decide(begin + 19 * MS, 1_100_000) == Closed.TURN
+    gate.lib.glue_learn(gate.handle, 7, 600_000, 1)
+    gate.lib.glue_launch(gate.handle, 0, 7, begin + 19 * MS, MS, 1)
+    assert gate.decide(begin + 19 * MS, 300_000) == Closed.OPEN
+    assert gate.decide(begin + 19 * MS, 500_000) == Closed.TURN
+
+
+def test_what_takes_a_good_part_of_a_turn_may_outlast_it(gate: Gate, page: PolicyPage) -> None:
+    page.turns = 2
+    page.turn_us = 1000
+    page.fills[0].turn = 0
+    begin = NOW - NOW % (2 * MS) + 2 * MS
+    assert gate.decide(begin + MS // 2, 300_000) == Closed.OPEN
+    assert gate.decide(begin + 3 * MS // 4, 260_000) == Closed.OPEN
+    assert gate.decide(begin + 3 * MS // 2, 300_000) == Closed.TURN
+
+
 def test_one_fill_alone_has_every_turn(gate: Gate, page: PolicyPage) -> None:
     page.turns = 1
     page.fills[0].turn = 5

@@ -53,10 +53,10 @@ class Machine:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
     def infer(
-        self, seconds: float, *more: str, stderr: int | None = None
+        self, seconds: float, *more: str, job: int = FILL, stderr: int | None = None
     ) -> subprocess.Popen[bytes]:
         command = [str(self.build / "simgpu/bin/siminfer"), "--seconds", str(seconds), *more]
-        environment = self.environment("gate", FILL)
+        environment = self.environment("gate", job)
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
 
     def fill_work(self) -> list[Operation]:

@@ -1,0 +1,62 @@
+"""Several fills take turns on a simulated GPU: what each had of it, and training's wait, are told
+once. The driver's log says what is true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.shared_waits import SharedWaits
+from deploy.sandbox.simgpu.log_file import Kind, log_path, read_log
+from deploy.sandbox.simgpu.truth import Truth, truth
+from tests.unit.lending_agent import LendingAgent
+from tests.unit.shim_lab import interposer, simulated_gpu
+from tests.unit.test_gate_simulated import TRAINING, Machine
+
+JOBS = (9001, 9002, 9003)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    interposer()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    yield Machine(tmp_path, simulated_gpu().parents[1])
+
+
+def truth_of(machine: Machine) -> tuple[Truth, int]:
+    """What the log says of all fills together, and the GPU time that they had."""
+    log = read_log(log_path(machine.folder / "state", 0))
+    fills = log.contexts_of(jobs=list(JOBS))
+    work = [op for op in log.operations if op.context in fills and op.kind <= Kind.SET]
+    begin, end = min(op.start_ns for op in work), max(op.end_ns for op in work)
+    found = truth(log, log.contexts_of(jobs=[TRAINING]), fills, begin, end)
+    return found, sum(op.end_ns - op.start_ns for op in work)
+
+
+def test_what_several_fills_tell_is_what_the_driver_saw(machine: Machine) -> None:
+    with LendingAgent(machine.socket, jobs=JOBS) as agent:
+        training = machine.train(8, "--compute-us", "30000", "--stall-ms", "40")
+        time.sleep(1)
+        fills = [machine.infer(5, "--kernel-us", "100", job=job) for job in JOBS]
+        for fill in fills:
+            assert fill.wait(30) == 0
+        training.terminate()
+        training.wait(30)
+        time.sleep(0.2)
+        gpu_time_ns, uses, users = agent.gpu_time_ns(), agent.collect(), agent.users
+    found, truly = truth_of(machine)
+    assert found.filled_share >= 0.5
+    assert gpu_time_ns == pytest.approx(truly, rel=0.015)
+    waits = SharedWaits()
+    told = sum(
+        waits.charge(("GPU", use.host_board_id, use.bubble_seq), user, use.intrusion_ns)
+        for use, user in zip(uses, users, strict=True)
+    )
+    # As in test_gate_simulated: small waits to within a fiftieth of a per cent of the wall time.
+    assert abs(told - found.waited_ns) <= max(0.1 * found.waited_ns, 0.0002 * found.wall_ns)
+    assert sum(use.intrusion_ns for use in uses) > 1.5 * told  # each tells of the whole wait
