@@ -7,8 +7,8 @@
 #define HAND_BACK_NS 150000ull
 #define UNFORESEEN_TIMES 4 /* budgets that may start where no end can be foretold */
 #define FAR_PART 16        /* of what is likely left may be in flight ... */
-#define TURN_PART 4        /* of a turn: operations longer than that may outlast it */
 #define FAR_TIMES 4        /* ... but never more than so many times the budget */
+#define TURN_PART 4        /* of a turn: operations longer than that may outlast it */
 
 /* Is it worth, and safe, to start so much in a bubble of this age? */
 static enum sfill_closed fits_bubble(struct gate_gpu *gpu, const struct gate_ask *ask,
@@ -72,9 +72,10 @@ static bool has_room(const struct gate_gpu *gpu, const struct gate_ask *ask, uin
 
 /* What is not done when our turn ends would run beside another fill's work, and neither would be
  * known to have had the GPU for how long. What takes a good part of a turn has to be let off. */
-static bool fits_turn(const struct gate_gpu *gpu, const struct gate_ask *ask, uint64_t now_ns) {
-    uint64_t length_ns, left_ns = policy_turn_left(&gpu->page, gate.job_id, now_ns, &length_ns);
-    if (left_ns == UINT64_MAX || ask->bound_ns > length_ns / TURN_PART)
+static bool fits_turn(const struct gate_gpu *gpu, const struct gate_ask *ask,
+                      const struct gate_numbers *numbers, uint64_t now_ns) {
+    uint64_t left_ns = policy_turn_left(&gpu->page, gate.job_id, now_ns);
+    if (left_ns == UINT64_MAX || ask->bound_ns > numbers->turn_ns / TURN_PART)
         return true;
     return flight_left(&gpu->flight, now_ns) + ask->bound_ns <= left_ns;
 }
@@ -101,7 +102,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     }
     if (ask->weightless || ask->stalled)
         return SFILL_OPEN;
-    if (!fits_turn(gpu, ask, now_ns))
+    if (!fits_turn(gpu, ask, &numbers, now_ns))
         return SFILL_CLOSED_TURN;
     bool room = has_room(gpu, ask, numbers.in_flight_ns, now_ns) ||
                 has_room(gpu, ask, in_flight_most(gpu, &numbers, view, now_ns), now_ns);

@@ -33,6 +33,7 @@ struct gate_numbers policy_numbers(const struct gate_page *page) {
         .min_bubble_ns = LOAD(p->min_bubble_us) * 1000ull,
         .unknown_op_ns = LOAD(p->unknown_op_us) * 1000ull,
         .max_op_ns = LOAD(p->max_op_us) * 1000ull,
+        .turn_ns = LOAD(p->turn_us) * 1000ull,
         .ignore_training = (LOAD(p->flags) & SFILL_POLICY_IGNORE_TRAINING) != 0,
         .predict_end = (LOAD(p->flags) & SFILL_POLICY_NO_PREDICTION) == 0,
     };
@@ -72,12 +73,10 @@ static bool boards_agree(const struct sfill_policy_page *p, const struct gate_ho
     return LOAD(p->boards_sequence) == sequence;
 }
 
-uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns,
-                          uint64_t *length_ns) {
+uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns) {
     const struct sfill_policy_page *p = page->page;
     uint32_t turns = LOAD(p->turns);
     uint64_t length = LOAD(p->turn_us) * 1000ull;
-    *length_ns = length;
     if (turns <= 1)
         return UINT64_MAX;
     const struct sfill_policy_fill *own = own_entry(p, job_id);
@@ -108,8 +107,7 @@ enum sfill_closed policy_permits(const struct gate_page *page, const struct gate
         if (count == 0)
             return SFILL_CLOSED_NO_HOST;
     }
-    uint64_t length_ns;
-    return policy_turn_left(page, job_id, now_ns, &length_ns) ? SFILL_OPEN : SFILL_CLOSED_TURN;
+    return policy_turn_left(page, job_id, now_ns) ? SFILL_OPEN : SFILL_CLOSED_TURN;
 }
 
 uint64_t policy_memory_limit(const struct gate_page *page, uint64_t job_id) {

@@ -23,6 +23,7 @@ struct gate_numbers {
     uint64_t min_bubble_ns;
     uint64_t unknown_op_ns;
     uint64_t max_op_ns; /* 0: no such limit */
+    uint64_t turn_ns;
     bool ignore_training;
     bool predict_end; /* false: bench */
 };
@@ -41,10 +42,8 @@ struct gate_numbers policy_numbers(const struct gate_page *page);
 enum sfill_closed policy_permits(const struct gate_page *page, const struct gate_host *hosts,
                                  int count, uint64_t job_id, uint64_t now_ns);
 
-/* Ours for how much longer, of a whole turn's length, in ns; UINT64_MAX when there are no turns. 0:
- * not our turn. */
-uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns,
-                          uint64_t *length_ns);
+/* Ours for how much longer, in ns; UINT64_MAX when there are no turns. 0: not our turn. */
+uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns);
 
 /* Memory limit in bytes of this fill on the page; 0 when the page names none. */
 uint64_t policy_memory_limit(const struct gate_page *page, uint64_t job_id);

@@ -341,3 +341,13 @@ def train(agent: RunningAgent, job_id: int, minor: int = 0) -> FakeShim:
     gpu = agent.agent.node.gpus[uuid_of(minor)]
     until(lambda: gpu.ready_ns and gpu.scanned_ns)
     return shim
+
+
+def gate_on_gpu(agent: RunningAgent, job_id: int) -> FakeShim:
+    """A process of an admitted fill job whose board names the first GPU."""
+    gate = FakeShim(job_id)
+    gate.attach(agent, role="gate")
+    board = gate.fill_board()
+    board.gpus[0].uuid = uuid_of(0).encode()
+    board.gpus_used = 1
+    return gate

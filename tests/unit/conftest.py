@@ -1,13 +1,17 @@
 """Which unit tests need the machine to themselves: those that measure, or play a GPU in real time.
 
-run.sh runs all others first, on two processors at once.
+run.sh runs all others first, on two processors at once. And the plain agent, for any that want no
+settings of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.unit.agent_peers import RunningAgent, running, settings_for
 
 ALONE = (
     "test_agent_calibration_end_to_end",
@@ -28,3 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.name.startswith(ALONE):
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[RunningAgent]:
+    with running(settings_for(tmp_path)) as started:
+        yield started

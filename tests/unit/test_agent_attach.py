@@ -25,12 +25,6 @@ from tests.unit.agent_peers import (
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    with running(settings_for(tmp_path)) as started:
-        yield started
-
-
-@pytest.fixture
 def shims() -> Iterator[list[FakeShim]]:
     made: list[FakeShim] = []
     yield made

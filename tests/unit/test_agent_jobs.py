@@ -16,6 +16,7 @@ from tests.unit.agent_peers import (
     Peer,
     RunningAgent,
     fill_begins,
+    gate_on_gpu,
     host_begins,
     running,
     settings_for,
@@ -268,13 +269,9 @@ def test_memory_that_fills_hold_already_is_not_counted_twice(
         shims.append(train(agent, 1))
         fill_begins(agent, 2, "mem=4G")
         assert lendable(agent) == 14
-        gate = FakeShim(2)
+        gate = gate_on_gpu(agent, 2)
         shims.append(gate)
-        gate.attach(agent, role="gate")
-        board = gate.fill_board()
-        board.gpus[0].uuid = uuid_of(0).encode()
-        board.gpus_used = 1
-        board.gpus[0].memory_bytes = 3 * GIB
+        gate.fill_board().gpus[0].memory_bytes = 3 * GIB
         gpus.free[uuid_of(0)] = 17 * GIB
         until(lambda: agent.agent.node.gpus[uuid_of(0)].fill_used_bytes == {2: 3 * GIB})
         assert lendable(agent) == 14

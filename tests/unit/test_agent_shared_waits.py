@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from agent.clock import now_ns
 from agent.shared_waits import SharedWaits
 from tests.unit.agent_peers import (
-    FakeShim,
     RunningAgent,
     fill_begins,
+    gate_on_gpu,
     host_begins,
-    running,
-    settings_for,
     train,
     until,
-    uuid_of,
 )
 
 BUBBLE = ("GPU-0", 1, 7)
@@ -52,12 +46,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(waits._bubbles) <= 4096
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    with running(settings_for(tmp_path)) as started:
-        yield started
-
-
 def test_three_fills_of_one_bubble_cost_its_training_one_wait(agent: RunningAgent) -> None:
     host_begins(agent, 1)
     training = train(agent, 1)
@@ -65,11 +53,7 @@ def test_three_fills_of_one_bubble_cost_its_training_one_wait(agent: RunningAgen
     gates = []
     for job_id in (2, 3, 4):
         fill_begins(agent, job_id)
-        gate = FakeShim(job_id)
-        gate.attach(agent, role="gate")
-        gate.fill_board().gpus[0].uuid = uuid_of(0).encode()
-        gate.fill_board().gpus_used = 1
-        gates.append(gate)
+        gates.append(gate_on_gpu(agent, job_id))
     began_ns = now_ns()
     for gate, intrusion_us in zip(gates, (130, 430, 130), strict=True):
         board = gate.fill_board()

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from agent.board import Closed
 from tests.unit.agent_peers import (
     FakeShim,
     RunningAgent,
     fill_begins,
+    gate_on_gpu,
     host_begins,
-    running,
-    settings_for,
     train,
     until,
     uuid_of,
 )
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    with running(settings_for(tmp_path)) as started:
-        yield started
 
 
 def test_only_fills_that_want_the_gpu_take_turns(agent: RunningAgent) -> None:
@@ -33,14 +21,10 @@ def test_only_fills_that_want_the_gpu_take_turns(agent: RunningAgent) -> None:
     boards = []
     for job_id in (2, 3):
         assert fill_begins(agent, job_id).verb == "ok"
-        gate = FakeShim(job_id)
+        gate = gate_on_gpu(agent, job_id)
         shims.append(gate)
-        gate.attach(agent, role="gate")
         gate.take_pushes(0.1)
-        board = gate.fill_board()
-        board.gpus[0].uuid = uuid_of(0).encode()
-        board.gpus_used = 1
-        boards.append(board)
+        boards.append(gate.fill_board())
     page = shims[1].pages[uuid_of(0)]
 
     def entries() -> dict[int, tuple[int, int, int]]:

@@ -14,12 +14,12 @@ from tests.unit.agent_peers import (
     FakeShim,
     RunningAgent,
     fill_begins,
+    gate_on_gpu,
     host_begins,
     running,
     settings_for,
     train,
     until,
-    uuid_of,
 )
 from tests.unit.sharing_lab import SharingLab, result
 from tests.unit.shim_lab import interposer, simulated_gpu
@@ -80,12 +80,9 @@ def test_endless_kernel_is_evicted_and_what_training_waited_is_in_the_ledger(
 def gate_of(agent: RunningAgent, job_id: int) -> FakeShim:
     """A fill process whose board says that an operation was released just now and is not done."""
     assert fill_begins(agent, job_id).verb == "ok"
-    gate = FakeShim(job_id)
-    gate.attach(agent, role="gate")
+    gate = gate_on_gpu(agent, job_id)
     face = gate.fill_board().gpus[0]
-    face.uuid = uuid_of(0).encode()
     face.released, face.in_flight_ns, face.last_release_ns = 1, 1000, time.monotonic_ns()
-    gate.fill_board().gpus_used = 1
     return gate
 
 

@@ -4,38 +4,20 @@ once. The driver's log says what is true."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.shared_waits import SharedWaits
-from deploy.sandbox.simgpu.log_file import Kind, log_path, read_log
-from deploy.sandbox.simgpu.truth import Truth, truth
+from tests.unit.gated_machine import Machine, gated_machine
 from tests.unit.lending_agent import LendingAgent
-from tests.unit.shim_lab import interposer, simulated_gpu
-from tests.unit.test_gate_simulated import TRAINING, Machine
 
 JOBS = (9001, 9002, 9003)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    interposer()
-    (tmp_path / "state").mkdir()
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "nvidia0").touch()
-    yield Machine(tmp_path, simulated_gpu().parents[1])
-
-
-def truth_of(machine: Machine) -> tuple[Truth, int]:
-    """What the log says of all fills together, and the GPU time that they had."""
-    log = read_log(log_path(machine.folder / "state", 0))
-    fills = log.contexts_of(jobs=list(JOBS))
-    work = [op for op in log.operations if op.context in fills and op.kind <= Kind.SET]
-    begin, end = min(op.start_ns for op in work), max(op.end_ns for op in work)
-    found = truth(log, log.contexts_of(jobs=[TRAINING]), fills, begin, end)
-    return found, sum(op.end_ns - op.start_ns for op in work)
+def machine(tmp_path: Path) -> Machine:
+    return gated_machine(tmp_path)
 
 
 def test_what_several_fills_tell_is_what_the_driver_saw(machine: Machine) -> None:
@@ -49,7 +31,8 @@ def test_what_several_fills_tell_is_what_the_driver_saw(machine: Machine) -> Non
         training.wait(30)
         time.sleep(0.2)
         gpu_time_ns, uses, users = agent.gpu_time_ns(), agent.collect(), agent.users
-    found, truly = truth_of(machine)
+    found = machine.truth(*JOBS)
+    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work(*JOBS))
     assert found.filled_share >= 0.5
     assert gpu_time_ns == pytest.approx(truly, rel=0.015)
     waits = SharedWaits()

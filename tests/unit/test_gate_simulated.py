@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -15,75 +14,15 @@ from pathlib import Path
 import pytest
 
 from agent.board import Closed, Use
-from deploy.sandbox.simgpu.log_file import Kind, Operation, log_path, read_log
-from deploy.sandbox.simgpu.truth import Truth, truth
+from deploy.sandbox.simgpu.truth import Truth
 from tests.slow import SLOW
+from tests.unit.gated_machine import Machine, gated_machine
 from tests.unit.lending_agent import TUNING, LendingAgent, wait_until
-from tests.unit.shim_lab import interposer, simulated_gpu
-
-TRAINING, FILL = 1, 2
-
-
-@dataclass
-class Machine:
-    """A folder with a simulated GPU, and the programs that run on it."""
-
-    folder: Path
-    build: Path
-
-    def environment(self, role: str, job: int) -> dict[str, str]:
-        return {
-            "PATH": os.environ.get("PATH", ""),
-            "SIMGPU_DIR": str(self.folder / "state"),
-            "SIMGPU_DEV": str(self.folder / "dev"),
-            "LD_LIBRARY_PATH": str(self.build / "simgpu" / "lib"),
-            "LD_PRELOAD": str(self.build / "shim" / "libspecinf.so"),
-            "SFILL_SOCKET": str(self.socket),
-            "SFILL_ROLE": role,
-            "SLURM_JOB_ID": str(job),
-        }
-
-    @property
-    def socket(self) -> Path:
-        return self.folder / "agent.sock"
-
-    def train(self, seconds: float, *more: str) -> subprocess.Popen[bytes]:
-        command = [str(self.build / "simgpu/bin/simtrain"), "--seconds", str(seconds), *more]
-        environment = self.environment("monitor", TRAINING)
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-
-    def infer(
-        self, seconds: float, *more: str, job: int = FILL, stderr: int | None = None
-    ) -> subprocess.Popen[bytes]:
-        command = [str(self.build / "simgpu/bin/siminfer"), "--seconds", str(seconds), *more]
-        environment = self.environment("gate", job)
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
-
-    def fill_work(self) -> list[Operation]:
-        log = read_log(log_path(self.folder / "state", 0))
-        own = log.contexts_of(jobs=[FILL])
-        return [op for op in log.operations if op.context in own and op.kind <= Kind.SET]
-
-    def truth(self) -> Truth:
-        log = read_log(log_path(self.folder / "state", 0))
-        work = self.fill_work()
-        begin, end = min(op.start_ns for op in work), max(op.end_ns for op in work)
-        both = log.contexts_of(jobs=[TRAINING]), log.contexts_of(jobs=[FILL])
-        return truth(log, *both, begin, end)
-
-
-@pytest.fixture(scope="module")
-def build() -> Path:
-    interposer()
-    return simulated_gpu().parents[1]
 
 
 @pytest.fixture
-def machine(tmp_path: Path, build: Path) -> Iterator[Machine]:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "nvidia0").touch()
-    yield Machine(tmp_path, build)
+def machine(tmp_path: Path) -> Machine:
+    return gated_machine(tmp_path)
 
 
 def run(machine: Machine, agent: LendingAgent, *fill: str) -> tuple[Truth, list[Use]]:

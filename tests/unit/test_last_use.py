@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +14,12 @@ from tests.unit.agent_peers import (
     RunningAgent,
     fill_begins,
     host_begins,
-    running,
-    settings_for,
     train,
     until,
     uuid_of,
 )
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[RunningAgent]:
-    with running(settings_for(tmp_path)) as started:
-        yield started
 
 
 def open_bubble(board: TrainingBoard, seq: int, begin_ns: int) -> None:
