@@ -18,16 +18,17 @@ class UtcClock:
     def __init__(self) -> None:
         self._offset_ns = 0
         self._sampled_ns = 0
-        self._sample()
+        self.sample()
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
+        """Compares the clocks anew."""
         self._sampled_ns = time.monotonic_ns()
         self._offset_ns = time.time_ns() - self._sampled_ns
 
     def utc_us(self, monotonic_ns: int) -> int:
         """UTC microseconds since the epoch of a monotonic time."""
         if time.monotonic_ns() - self._sampled_ns > _SAMPLE_AGAIN_NS:
-            self._sample()
+            self.sample()
         return (monotonic_ns + self._offset_ns) // 1000
 
     def now_us(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from agent import VERSION
 from agent.calibrator import Calibrator
@@ -19,6 +20,7 @@ from agent.job_of_process import JobFinder
 from agent.jobs import HostJob
 from agent.mps import Mps
 from agent.node import Node
+from agent.node_status import status
 from agent.nvml import Device, GpuQueries
 from agent.packet import Packet, PacketError
 from agent.policy import Heartbeat
@@ -29,6 +31,7 @@ from agent.settings import AgentSettings
 from agent.shim_verbs import ShimVerbs
 from agent.slurm_verbs import SlurmVerbs
 from agent.spool import Spool
+from agent.standstill import Standstill
 from agent.state_file import StateFile
 from agent.twin_registration import TwinRegistration
 from agent.windows import Windows
@@ -37,6 +40,17 @@ from db.wire.messages import Report, ReportAnswer
 log = logging.getLogger(__name__)
 
 _REAP_INTERVAL_S = 15.0
+# Questions whose answer serves nobody once the asker has hung up: he has gone on without it.
+_VOID_WHEN_LATE = frozenset(
+    {"attach", "rescue", "fill_memory", "memory", "ready", "step", "task", "status"}
+)
+
+
+class _Missed(NamedTuple):
+    """When no process of a job was seen any more."""
+
+    awake_ns: int
+    at_us: int
 
 
 class Agent:
@@ -82,7 +96,8 @@ class Agent:
         policies = [gpu.policy for gpu in self.node.gpus.values()]
         self._heartbeat = Heartbeat(policies, settings.heartbeat_ms)
         self._report: Report | None = None
-        self._without_process_ns: dict[int, int] = {}
+        self._beats_at_tick = 0
+        self._without_process: dict[int, _Missed] = {}
         self._stop = asyncio.Event()
 
     def _tell_missing(self, own: list[Device]) -> None:
@@ -108,6 +123,8 @@ class Agent:
         self._server.start()
         threads = self._start_threads(loop)
         self.node.on_change = self._changed
+        self.node.main_loop.on_stood = self._stood
+        self.node.main_loop.look()
         self.node.refresh()
         self._mps.resume()
         if self._restarted:
@@ -184,12 +201,15 @@ class Agent:
             await asyncio.sleep(seconds)
 
     def _tick(self) -> None:
+        # Before the heartbeat: gates open by what pages and boards said before a standstill.
+        self.node.main_loop.look()
+        self._beats_at_tick = self._heartbeat.turns
         self._heartbeat.alive()
         window = self.windows.began_ns
         self._drain.all()
         self._calibrator.tick(now_ns())
         changed = self.node.read_boards()
-        self._endless.look(now_ns())
+        self._endless.look(self.node.main_loop.awake_ns())
         changed |= self._control_budgets()
         if changed:
             self.node.refresh()
@@ -199,6 +219,24 @@ class Agent:
             self._renew_report()
         if self.windows.began_ns != window:
             self.state.save(sums=True)
+
+    def _stood(self, stood: Standstill) -> None:
+        """The main loop goes on after a standstill: nobody was answered, nothing was seen."""
+        self.node.clock.sample()
+        beats = (self._heartbeat.turns - self._beats_at_tick) * self.settings.heartbeat_ms / 1000
+        if stood.suspended_ns > stood.until_ns - stood.since_ns:
+            why = "its machine was suspended"
+        elif beats > stood.seconds / 2:
+            why = "its main loop was stuck"
+        else:
+            why = "it was stopped, or had no processor"
+        self.node.ledger.event(
+            "stood_still",
+            f"the agent of {self.settings.node} stood still for {stood.seconds:.1f} s: {why}. "
+            "Nothing was filled meanwhile, and a training that began then goes unwatched",
+        )
+        self._shims.stood(stood)
+        self.node.refresh()
 
     def _control_budgets(self) -> bool:
         changed = False
@@ -218,12 +256,14 @@ class Agent:
             living = await asyncio.to_thread(self._finder.processes_of_jobs)
             known = {*self.node.jobs.hosts, *self.node.jobs.fills}
             gone = known - living.keys()
-            self._without_process_ns = {
-                job_id: self._without_process_ns.get(job_id, now_ns()) for job_id in gone
+            awake_ns = self.node.main_loop.awake_ns()
+            now = _Missed(awake_ns, self.node.clock.now_us())
+            self._without_process = {
+                job_id: self._without_process.get(job_id, now) for job_id in gone
             }
-            for job_id, since in self._without_process_ns.items():
-                if now_ns() - since > self._forget_after_s(job_id) * 1e9:
-                    self._slurm.give_up(job_id)
+            for job_id, missed in self._without_process.items():
+                if awake_ns - missed.awake_ns > self._forget_after_s(job_id) * 1e9:
+                    self._slurm.give_up(job_id, missed.at_us)
 
     def _forget_after_s(self, job_id: int) -> float:
         """An epilog that comes while no agent runs leaves a job whose end nobody tells of. A batch
@@ -283,6 +323,10 @@ class Agent:
 
     def handle(self, connection: Connection, packet: Packet, descriptors: list[int]) -> None:
         """Deals with one packet of any peer; an error is the peer's, never ours."""
+        self.node.main_loop.look()
+        if packet.verb in _VOID_WHEN_LATE and connection.hung_up():
+            close_all(descriptors)
+            return
         try:
             if packet.verb == "attach":
                 self._shims.attach(connection, packet, descriptors)
@@ -308,7 +352,7 @@ class Agent:
         elif verb == "memory":
             self._shims.memory(connection, packet)
         elif verb == "status":
-            connection.send(self._slurm.status(user_id))
+            connection.send(status(self.node, user_id))
         elif verb == "task":
             connection.send(self._slurm.task(connection, packet))
         elif verb in ("off", "on") and user_id in (0, self.settings.slurm_user_id):
@@ -324,7 +368,7 @@ class Agent:
         if connection.user_id not in self.settings.prolog_user_ids:
             connection.send(Packet("error", {"reason": f"{packet.verb} is for Slurm's side only"}))
         elif packet.verb == "job_begin":
-            connection.send(self._slurm.job_begin(packet))
+            connection.send(self._slurm.job_begin(packet, late=connection.hung_up()))
         elif packet.verb == "job_end":
             self._slurm.job_end(connection, packet)
         elif packet.verb == "ready":

@@ -105,10 +105,10 @@ class Drain:
         if lost:
             self._windows.lost_bubbles += lost
 
-    def gone(self, training: Training) -> None:
+    def gone(self, training: Training, ended_ns: int) -> None:
         """A training process has ended: its last bubbles, and no open one any more."""
         self.training(training)
-        self._windows.gone(training.board_id, now_ns())
+        self._windows.gone(training.board_id, ended_ns)
 
     @staticmethod
     def _read_open(training: Training, index: int, bubbles: BubblesOfBoard, now: int) -> None:
@@ -136,17 +136,16 @@ class Drain:
         if data:
             self._uses(fill, data, now_ns())
 
-    def died(self, fill: Fill, *, stood: bool) -> None:
+    def died(self, fill: Fill, ended_ns: int, *, stood: bool) -> None:
         """A fill's process has ended, its last use still open: that is entered by estimate.
 
         `stood`: its work had been seen to make no progress.
         """
-        now = now_ns()
         trainings = self._node.trainings_on(fill.gpu)
-        last = last_use.estimate(fill, trainings, now, stood=stood)
+        last = last_use.estimate(fill, trainings, ended_ns, stood=stood)
         if last is None:
             return
-        self._uses(fill, b"".join(_USE.pack(*each) for each in last.records), now)
+        self._uses(fill, b"".join(_USE.pack(*each) for each in last.records), now_ns())
         self._node.ledger.event("estimated", last.text, job_id=fill.job.job_id, gpu=fill.gpu)
 
     def _uses(self, fill: Fill, data: bytes, now: int) -> None:

@@ -61,15 +61,17 @@ class Guard:
         self._finder = finder
         self._eviction = eviction
         self._sightings: dict[tuple[str, int], int] = {}
-        self._told_unknown: set[str] = set()
+        self._told_unknown: set[tuple[str, int]] = set()  # GPU, job of the processes
         self._killing: dict[int, asyncio.Task[None]] = {}
 
     def apply(self, scans: list[Scan]) -> None:
         """Takes in scans; refreshes the policy when something came of them."""
         changed = False
+        self._node.main_loop.look()
         for each in scans:
             gpu = self._node.gpus.get(each.uuid)
-            if gpu is not None:
+            # What was seen before a standstill says nothing of now.
+            if gpu is not None and each.began_ns >= self._node.main_loop.woke_ns:
                 changed |= self._apply(gpu, each)
         if changed:
             self._node.refresh()
@@ -88,13 +90,14 @@ class Guard:
         gpu.slowed_by.update(dict.fromkeys(found.slowed_by, found.began_ns))
         gpu.processes = frozenset(each.process_id for each in found.processes)
         if self._node.settings.guard:
-            gpu.unknown, by_nvml = self._sort(gpu, found)
+            unknown, by_nvml = self._sort(gpu, found)
         else:
-            gpu.unknown, by_nvml = 0, {}
+            unknown, by_nvml = {}, {}
+        gpu.unknown = sum(unknown.values())
         gpu.fill_nvml_bytes = by_nvml
         gpu.fill_used_bytes = self._used(gpu, by_nvml)
         self._note_peak(gpu, found)
-        self._tell_unknown(gpu)
+        self._tell_unknown(gpu, unknown)
         self._node.accounts.look(gpu.uuid, gpu.unboarded)
         self._make_room(gpu)
         return before != (gpu.fault, gpu.unknown)
@@ -117,13 +120,14 @@ class Guard:
         if host is not None and gpu.training_bytes is not None:
             host.note_peak(gpu.uuid, gpu.training_bytes)
 
-    def _sort(self, gpu: Gpu, found: Scan) -> tuple[int, dict[int, int]]:
-        """Sorts the processes on a GPU: how many are unknown, and the memory of each fill job."""
+    def _sort(self, gpu: Gpu, found: Scan) -> tuple[dict[int, int], dict[int, int]]:
+        """Sorts the processes on a GPU: how many of each job are unknown (job 0: of none), and the
+        memory of each fill job."""
         node = self._node
         watched = {each.process.process_id for each in node.trainings_on(gpu.uuid)}
         gated = {each.process.process_id: each.job.job_id for each in node.fills.values()}
         used: dict[int, int] = {}
-        unknown = 0
+        unknown: dict[int, int] = {}
         unboarded: set[int] = set()
         seen: set[tuple[str, int]] = set()
         for each in found.processes:
@@ -134,7 +138,8 @@ class Guard:
                 job = self._finder.job_of(each.process_id)
                 job_id = job.job_id if job is not None else 0
                 if job_id not in node.jobs.fills and job_id not in node.jobs.refused:
-                    unknown += not self._eviction.is_server(each.process_id)
+                    if not self._eviction.is_server(each.process_id):
+                        unknown[job_id] = unknown.get(job_id, 0) + 1
                     continue
                 unboarded.add(job_id)
                 seen.add((gpu.uuid, each.process_id))
@@ -149,8 +154,8 @@ class Guard:
         return unknown, used
 
     def _escaping(self, gpu: Gpu, process_id: int, job_id: int) -> None:
-        if self._just_restarted():
-            return  # after a restart, gates need a moment to attach again
+        if self._are_attaching():
+            return  # gates need a moment to attach
         key = (gpu.uuid, process_id)
         self._sightings[key] = self._sightings.get(key, 0) + 1
         if self._sightings[key] < _SIGHTINGS:
@@ -158,9 +163,10 @@ class Guard:
         if process_id not in self._killing:
             self._killing[process_id] = asyncio.create_task(self._kill(gpu, process_id, job_id))
 
-    def _just_restarted(self) -> bool:
-        grace_ns = self._node.settings.restart_grace_s * 1e9
-        return now_ns() - self._node.started_ns < grace_ns
+    def _are_attaching(self) -> bool:
+        """After a restart, and after a standstill, in which nobody was answered."""
+        since_ns = max(self._node.started_ns, self._node.main_loop.woke_ns)
+        return now_ns() - since_ns < self._node.settings.restart_grace_s * 1e9
 
     async def _kill(self, gpu: Gpu, process_id: int, job_id: int) -> None:
         node, host = self._node, self._node.jobs.host_of(gpu.uuid)
@@ -185,25 +191,29 @@ class Guard:
         if fills and not any(fill.evicted for fill in fills):
             self._eviction.begin(fills[-1:], "the GPU runs short of memory")
 
-    def _tell_unknown(self, gpu: Gpu) -> None:
-        """Tells of unknown processes once, until there are none.
+    def _tell_unknown(self, gpu: Gpu, unknown: dict[int, int]) -> None:
+        """Tells of unknown processes once for each job, until there are none of it.
 
         After a restart they are the trainings that have yet to attach again: the gate is shut, but
         they are told of only when they have not come by then.
         """
-        if not gpu.unknown:
-            self._told_unknown.discard(gpu.uuid)
+        self._told_unknown = {
+            key for key in self._told_unknown if key[0] != gpu.uuid or key[1] in unknown
+        }
+        if self._are_attaching():
             return
-        if gpu.uuid in self._told_unknown or self._just_restarted():
-            return
-        self._told_unknown.add(gpu.uuid)
-        host = self._node.jobs.host_of(gpu.uuid)
-        self._node.ledger.event(
-            "unknown",
-            f"{gpu.unknown} process(es) on {gpu.uuid} that no board speaks for: fill is shut out",
-            job_id=host.job_id if host else None,
-            gpu=gpu.uuid,
-        )
+        for job_id, count in unknown.items():
+            if (gpu.uuid, job_id) in self._told_unknown:
+                continue
+            self._told_unknown.add((gpu.uuid, job_id))
+            host = self._node.jobs.hosts.get(job_id)
+            self._node.ledger.event(
+                "unknown",
+                f"{count} process(es) on {gpu.uuid} that no board speaks for: fill is shut out",
+                job_id=job_id or None,
+                gpu=gpu.uuid,
+                user=host.user if host else None,
+            )
 
 
 class GuardThread(threading.Thread):

@@ -27,6 +27,7 @@ class HostJob:
     started_at_us: int
     intrusion_us: float = 0.0
     bubble_us: float = 0.0
+    watched_us: float = 0.0
     filled_us: float = 0.0
     calibrated_us: float = 0.0
     calibrated_slowdown: float | None = None  # of its time; None: not known yet
@@ -34,6 +35,13 @@ class HostJob:
     peak_bytes: dict[str, int] = field(default_factory=dict)  # most memory it wanted, by GPU
     share_mode: ShareMode = ShareMode.TIMESLICE
     share_reason: str = ""
+
+    def ends(self, at_us: int) -> None:
+        """It has ended; what fill cost it is a part of its time, as that turned out."""
+        self.ended_at_us = max(at_us, self.started_at_us)
+        if self.calibrated_slowdown is not None:
+            whole_us = max(1, self.ended_at_us - self.started_at_us)
+            self.calibrated_slowdown = min(1.0, self.calibrated_us / whole_us)
 
     def note_peak(self, gpu: str, held_bytes: int) -> None:
         """Its processes hold, or have asked for, so much memory on a GPU."""
@@ -55,6 +63,7 @@ class HostJob:
             intrusion_us=round(self.intrusion_us),
             bubble_us=round(self.bubble_us),
             filled_us=round(self.filled_us),
+            watched_us=round(self.watched_us),
             calibrated_slowdown=self.calibrated_slowdown,
             share_mode=self.share_mode,
             share_reason=self.share_reason,

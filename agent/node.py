@@ -21,6 +21,7 @@ from agent.nvml import Device
 from agent.packet import Packet
 from agent.policy import FillVerdict, Policy, Tuning
 from agent.settings import AgentSettings
+from agent.standstill import MainLoop
 from db.wire import messages
 from db.wire.messages import HostMode, ShareMode
 
@@ -37,6 +38,7 @@ class Node:
         self.clock = UtcClock()
         self.ledger = Ledger(self.clock)
         self.jobs = Jobs()
+        self.main_loop = MainLoop()
         self.started_ns = now_ns()
         loosened = {
             "ignore_training": settings.ignore_training,
@@ -180,13 +182,18 @@ class Node:
             return Closed.OPEN
         if host is None or host.mode != HostMode.ON or not self.trainings_on(gpu.uuid):
             return Closed.NO_HOST
-        if gpu.unknown:
+        if gpu.unknown or self._unseen(gpu):
             return Closed.UNKNOWN
         if not gpu.ready_ns or not warm(gpu, self.settings, now_ns()):
             return Closed.BOARDS
         if self.budget_of(host).stopped:
             return Closed.BUDGET
         return Closed.OPEN
+
+    def _unseen(self, gpu: Gpu) -> bool:
+        """Whether nobody has looked at a GPU since the agent stood still: a training that came to
+        it meanwhile has no board."""
+        return self.settings.guard and gpu.scanned_ns < self.main_loop.woke_ns
 
     @staticmethod
     def _leave_out_idle(gpu: Gpu, verdicts: list[FillVerdict]) -> list[FillVerdict]:

@@ -135,6 +135,7 @@ class Heartbeat(threading.Thread):
         self._alive_ns = time.monotonic_ns()
         self._ending = threading.Event()
         self._late = False
+        self.turns = 0  # of this thread: they go on when only the main loop is stuck
 
     def alive(self) -> None:
         """The main loop is running."""
@@ -142,6 +143,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         while not self._ending.wait(self._period_s):
+            self.turns += 1
             late = time.monotonic_ns() - self._alive_ns > MAIN_LOOP_STALE_NS
             if late != self._late:
                 self._late = late

@@ -27,13 +27,17 @@ class WatchedProcess:
 
     @classmethod
     def of_peer(cls, connection: socket.socket) -> WatchedProcess:
-        """The process at the other end of a unix socket. Raises ProcessGoneError."""
+        """The process at the other end of a unix socket; its user is known even if it is gone, and
+        it is then not `alive`."""
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         process_id, user_id, _ = _UCRED.unpack(data)
         try:
             descriptor = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
         except OSError:
-            return cls.of_id(process_id, user_id)
+            try:
+                return cls.of_id(process_id, user_id)
+            except ProcessGoneError:
+                return cls(process_id, user_id, -1)
         return cls(process_id, user_id, descriptor)
 
     @classmethod

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import struct
 from collections import Counter, deque
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.packet import MAX_BYTES, Packet, PacketError, decode
-from agent.processes import ProcessGoneError, WatchedProcess
+from agent.processes import WatchedProcess
 from agent.rate import Rate
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,14 @@ class Connection:
     @property
     def user_id(self) -> int:
         return self.process.user_id
+
+    def hung_up(self) -> bool:
+        """Whether nobody waits at the other end any more: what was asked was asked long ago."""
+        if not self.open:
+            return True
+        poll = select.poll()
+        poll.register(self._peer, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def send(self, packet: Packet, descriptor: int = -1) -> None:
         """Sends a packet, with a copy of `descriptor` if there is one. Never waits or raises."""
@@ -181,7 +190,7 @@ class Server:
         peer.setblocking(False)
         try:
             process = WatchedProcess.of_peer(peer)
-        except (ProcessGoneError, OSError):
+        except OSError:
             peer.close()
             return
         if process.user_id != 0 and self._per_user[process.user_id] >= self._limit:

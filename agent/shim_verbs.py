@@ -22,12 +22,14 @@ from agent.drain import Drain
 from agent.endless import EndlessKernels
 from agent.job_of_process import JobFinder, JobOfProcess
 from agent.jobs import FillJob, HostJob
+from agent.life_signs import last_sign_ns
 from agent.node import Node
 from agent.packet import Packet
 from agent.processes import WatchedProcess
 from agent.rate import Rate
 from agent.server import Connection, close_all
 from agent.shared_memory import SharedMemoryError
+from agent.standstill import Standstill
 from agent.windows import Windows
 from db.wire.messages import HostMode
 
@@ -194,7 +196,7 @@ class ShimVerbs:
         """A watch of its own on the peer: the connection may close long before the process ends."""
         watched = WatchedProcess(process.process_id, process.user_id, os.dup(process.descriptor))
         loop = asyncio.get_running_loop()
-        loop.add_reader(watched.descriptor, self._ended, watched)
+        loop.add_reader(watched.descriptor, self._is_readable, watched)
         return watched
 
     def _replace(self, process: WatchedProcess) -> None:
@@ -209,19 +211,42 @@ class ShimVerbs:
             if fill.job.job_id == job.job_id and not fill.process.alive():
                 self._ended(fill.process)
 
-    def _ended(self, process: WatchedProcess) -> None:
-        node = self._node
+    def _is_readable(self, process: WatchedProcess) -> None:
+        """The loop says that a process has ended; it may have stood still until now."""
+        self._node.main_loop.look()
+        if process.descriptor >= 0:  # not among those that `stood` has found
+            self._ended(process)
+
+    def stood(self, stood: Standstill) -> None:
+        """The main loop stood still: whoever ended meanwhile did so after his last sign of life."""
+        gone = [each for each in self._node.attached if not each.process.alive()]
+        # Fills first: what they left off the record is estimated by the trainings' boards.
+        for attached in sorted(gone, key=lambda each: isinstance(each, Training)):
+            ended_ns = max(stood.since_ns, last_sign_ns(attached, stood.until_ns))
+            unseen_s = (stood.until_ns - ended_ns) / 1e9
+            process_id, job_id = attached.process.process_id, attached.job.job_id
+            self._node.ledger.event(
+                "ended_unseen",
+                f"process {process_id} of job {job_id} ended while the agent stood still: its end "
+                f"is entered at its last sign of life, {unseen_s:.1f} s before it was noticed",
+                job_id=job_id,
+            )
+            self._ended(attached.process, ended_ns)
+
+    def _ended(self, process: WatchedProcess, ended_ns: int | None = None) -> None:
+        """`ended_ns`: None for now."""
+        node, ended_ns = self._node, now_ns() if ended_ns is None else ended_ns
         asyncio.get_running_loop().remove_reader(process.descriptor)
         for board_id, training in list(node.trainings.items()):
             if training.process is process:
-                self._drain.gone(training)
+                self._drain.gone(training, ended_ns)
                 del node.trainings[board_id]
                 self._drop(training)
                 training.memory.close()
         for board_id, fill in list(node.fills.items()):
             if fill.process is process:
                 self._drain.fill(fill)
-                self._drain.died(fill, stood=self._endless.stands(board_id))
+                self._drain.died(fill, ended_ns, stood=self._endless.stands(board_id))
                 del node.fills[board_id]
                 node.accounts.leave(fill)
                 if (gpu := node.gpus.get(fill.gpu)) is not None:

@@ -1,9 +1,8 @@
-"""What Slurm's side says: job_begin, job_end, step, task; and off, on, status."""
+"""What Slurm's side says: job_begin, job_end, step, task; and off, on."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Coroutine
@@ -19,7 +18,7 @@ from agent.job_of_process import JobFinder
 from agent.jobs import FillJob, HostJob
 from agent.mps import Mps
 from agent.node import Node
-from agent.packet import MAX_BYTES, Packet
+from agent.packet import Packet
 from agent.processes import ProcessGoneError, WatchedProcess
 from agent.server import Connection
 from agent.share import closed_to, decide
@@ -28,6 +27,9 @@ from agent.windows import Windows
 from db.wire.messages import HostMode, ShareMode
 
 log = logging.getLogger(__name__)
+
+_STILL_S = 0.25  # the hook takes a second without a word for a standstill (spank/hook.c)
+_LATEST_US = 24 * 3600 * 1_000_000  # what Slurm's side says lay longer ago is a wrong clock's
 
 
 class SlurmVerbs:
@@ -54,23 +56,26 @@ class SlurmVerbs:
 
     # job_begin
 
-    def job_begin(self, packet: Packet) -> Packet:
-        """A job begins on the node: a host job is noted, a fill job admitted or refused."""
+    def job_begin(self, packet: Packet, *, late: bool = False) -> Packet:
+        """A job begins on the node: a host job is noted, a fill job admitted or refused.
+
+        `late`: the prolog waits no longer. A training has begun meanwhile, a fill was requeued.
+        """
         job_id = packet.number("job_id")
         kind = packet.get("kind")
         self._node.jobs.refused.pop(job_id, None)
         try:
             if kind == "fill":
-                return self._fill_begins(job_id, packet)
+                return self._fill_begins(job_id, packet, late=late)
             if kind == "host":
-                return self._host_begins(job_id, packet)
+                return self._host_begins(job_id, packet, late=late)
         except SpecError as error:
             return self._refuse(job_id, str(error), packet)
         if kind != "other":
             return Packet("error", {"reason": f"kind={kind!r} is not host, fill or other"})
         return Packet("ok")
 
-    def _host_begins(self, job_id: int, packet: Packet) -> Packet:
+    def _host_begins(self, job_id: int, packet: Packet, *, late: bool) -> Packet:
         node, settings = self._node, self._node.settings
         gpus = self._gpus(packet.get("gpus"))
         try:
@@ -82,9 +87,12 @@ class SlurmVerbs:
             spec, mode, reason = HostSpec(), HostMode.OBSERVE, str(error)
         if not gpus:
             return Packet("ok")
-        self._holders_leave(job_id, gpus)
+        began_at_us = self._said_at_us(packet)
+        self._holders_leave(job_id, gpus, began_at_us)
         known = node.jobs.hosts.get(job_id)
         share, why = decide(spec, mode, settings)
+        if late and share == ShareMode.MPS:
+            share, why = ShareMode.TIMESLICE, "the agent did not answer its prolog in time"
         host = HostJob(
             job_id=job_id,
             user_id=packet.number("user_id"),
@@ -95,7 +103,7 @@ class SlurmVerbs:
             gpus=gpus,
             lend_bytes=spec.lend_bytes,
             slowdown=settings.slowdown if spec.slowdown is None else spec.slowdown,
-            started_at_us=known.started_at_us if known else node.clock.now_us(),
+            started_at_us=known.started_at_us if known else began_at_us,
             share_reason=why,
         )
         if known is None:
@@ -115,23 +123,38 @@ class SlurmVerbs:
     def ready(self, connection: Connection, packet: Packet) -> None:
         """Answered once a host job's training may begin: MPS has to serve before it does."""
 
+        self._answer_after(connection, self._mps.settled(packet.number("job_id")))
+
+    def _answer_after(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+        """Answers when the work is done, and until then that it goes on: whoever waits takes our
+        silence for a sign that we stand still."""
+
         async def answer() -> None:
-            await self._mps.settled(packet.number("job_id"))
+            task = asyncio.create_task(work)
+            while not (await asyncio.wait([task], timeout=_STILL_S))[0]:
+                connection.send(Packet("wait"))
+            await task
             connection.send(Packet("ok"))
 
         self._later(answer())
+
+    def _said_at_us(self, packet: Packet) -> int:
+        """When prolog or epilog said it, by its clock, which is ours: we may have stood still."""
+        now_us = self._node.clock.now_us()
+        at_us = packet.number("at_us") if packet.get("at_us") else now_us
+        return at_us if now_us - _LATEST_US < at_us < now_us else now_us
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _holders_leave(self, job_id: int, gpus: list[str]) -> None:
+    def _holders_leave(self, job_id: int, gpus: list[str], at_us: int) -> None:
         """Whoever is still on the GPUs of a new host job goes: its end was missed."""
         for gpu in gpus:
             holder = self._node.jobs.host_of(gpu)
             if holder is not None and holder.job_id != job_id:
-                self._host_ended(holder, "its GPU went to another job")
+                self._host_ended(holder, "its GPU went to another job", at_us)
         leaving = [fill for gpu in gpus for fill in self._node.jobs.fills_of(gpu)]
         self._eviction.begin(
             [f for f in leaving if f.host_job_id != job_id], "a new training begins"
@@ -157,7 +180,7 @@ class SlurmVerbs:
                     found.append(uuid)
         return found
 
-    def _fill_begins(self, job_id: int, packet: Packet) -> Packet:
+    def _fill_begins(self, job_id: int, packet: Packet, *, late: bool) -> Packet:
         node = self._node
         spec = parse_fill(packet.get("spec"))
         memory = spec.memory_bytes or node.settings.default_fill_bytes
@@ -166,7 +189,9 @@ class SlurmVerbs:
         if known is not None:
             if known.restart_count == restart and not known.evicted:
                 return Packet("ok")
-            self._fill_ended(known, "started again")
+            self._fill_ended(known, "started again", self._said_at_us(packet))
+        if late:
+            return self._refuse(job_id, "its prolog waited for the agent in vain", packet)
         node.requeue.discard(job_id)
         self._eviction.signalled.discard(job_id)
         candidates, why = self._open_to(packet, memory)
@@ -227,18 +252,19 @@ class SlurmVerbs:
 
     def job_end(self, connection: Connection, packet: Packet) -> None:
         """A job ended; for a host job the answer comes once its fills are off the GPUs."""
-        job_id = packet.number("job_id")
+        job_id, at_us = packet.number("job_id"), self._said_at_us(packet)
         fill = self._node.jobs.fills.get(job_id)
         if fill is not None:
-            self._fill_ended(fill, fill.evicted or "ended")
+            self._fill_ended(fill, fill.evicted or "ended", at_us)
         host = self._node.jobs.hosts.get(job_id)
         if host is None:
             connection.send(Packet("ok"))
             return
-        self._later(self._host_ends(connection, host))
+        self._answer_after(
+            connection, self._fills_leave(host, self._host_ended(host, "ended", at_us))
+        )
 
-    async def _host_ends(self, connection: Connection, host: HostJob) -> None:
-        gone = self._host_ended(host, "ended")
+    async def _fills_leave(self, host: HostJob, gone: list[FillJob]) -> None:
         if not await self._eviction.wait(gone, self._node.settings.evict_wait_s):
             self._node.ledger.event(
                 "evict_late",
@@ -246,9 +272,8 @@ class SlurmVerbs:
                 job_id=host.job_id,
             )
         await self._mps.ended(host.job_id, self._node.settings.evict_wait_s)
-        connection.send(Packet("ok"))
 
-    def _host_ended(self, host: HostJob, reason: str) -> list[FillJob]:
+    def _host_ended(self, host: HostJob, reason: str, at_us: int) -> list[FillJob]:
         """Takes a host job off the node; its fills are evicted and returned."""
         node = self._node
         leaving = [fill for gpu in host.gpus for fill in node.jobs.fills_of(gpu)]
@@ -256,7 +281,7 @@ class SlurmVerbs:
         del node.jobs.hosts[host.job_id]
         node.budgets.pop(host.job_id, None)
         node.calibrations.pop(host.job_id, None)
-        host.ended_at_us = node.clock.now_us()
+        host.ends(at_us)
         node.ledger.add(host.record())
         text = f"host job {host.job_id}: {reason}"
         node.ledger.event("host_ends", text, job_id=host.job_id, user=host.user)
@@ -265,13 +290,13 @@ class SlurmVerbs:
         node.refresh()
         return leaving
 
-    def _fill_ended(self, fill: FillJob, reason: str) -> None:
+    def _fill_ended(self, fill: FillJob, reason: str, at_us: int) -> None:
         node = self._node
         del node.jobs.fills[fill.job_id]
         if fill.job_id not in self._eviction.signalled:
             # It finished, or is being requeued already: a requeue now would run it twice.
             node.requeue.discard(fill.job_id)
-        fill.ended_at_us = node.clock.now_us()
+        fill.ended_at_us = max(at_us, fill.admitted_at_us)
         fill.end_reason = reason
         self._windows.fill_left(fill.job_id, now_ns())
         node.ledger.add(fill.record())
@@ -279,13 +304,13 @@ class SlurmVerbs:
         node.ledger.event("fill_ends", text, job_id=fill.job_id, gpu=fill.gpu, user=fill.user)
         node.refresh()
 
-    def give_up(self, job_id: int) -> None:
-        """Forgets a job whose end nobody told of."""
+    def give_up(self, job_id: int, at_us: int) -> None:
+        """Forgets a job whose end nobody told of; `at_us` is when its last process was missed."""
         reason = "given up: no process and no word of its end"
         if (fill := self._node.jobs.fills.get(job_id)) is not None:
-            self._fill_ended(fill, reason)
+            self._fill_ended(fill, reason, at_us)
         if (host := self._node.jobs.hosts.get(job_id)) is not None:
-            self._host_ended(host, reason)
+            self._host_ended(host, reason, at_us)
 
     # step, task
 
@@ -347,11 +372,7 @@ class SlurmVerbs:
             process.close()
         return Packet("ok")
 
-    # off, on, status
-
-    def _share_of(self, gpu: str) -> dict[str, str]:
-        host = self._node.jobs.host_of(gpu)
-        return {"share_mode": host.share_mode, "share_reason": host.share_reason} if host else {}
+    # off, on
 
     def switch(self, off: bool, user_id: int) -> Packet:
         """Filling goes off or on, on this node; gates see it at once."""
@@ -360,30 +381,3 @@ class SlurmVerbs:
         word = "off" if off else "on"
         self._node.ledger.event(word, f"filling is {word} on this node, by user id {user_id}")
         return Packet("ok")
-
-    def status(self, user_id: int) -> Packet:
-        """One line of JSON; ordinary users see the fill jobs that are theirs."""
-        node = self._node
-        sees_all = user_id in (0, node.settings.slurm_user_id)
-        gpus = [
-            {
-                **node.report_of(gpu).model_dump(mode="json", exclude={"name", "simulated"}),
-                "boards": len(node.trainings_on(gpu.uuid)),
-                "unknown": gpu.unknown,
-                "why": node.room_of(gpu).reason,
-                **self._share_of(gpu.uuid),
-            }
-            for gpu in node.gpus.values()
-        ]
-        fills = [
-            {"job_id": fill.job_id, "gpu": fill.gpu, "memory_bytes": fill.memory_bytes}
-            for fill in node.jobs.fills.values()
-            if sees_all or fill.user_id == user_id
-        ]
-        state: dict[str, object] = {"node": node.settings.node, "off": node.off, "cut": False}
-        while True:
-            text = json.dumps({**state, "gpus": gpus, "fills": fills}, separators=(",", ":"))
-            if len(text.encode()) < MAX_BYTES - 64:
-                return Packet("status", {"json": text})
-            state["cut"] = True
-            (fills or gpus).pop()

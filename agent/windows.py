@@ -16,6 +16,7 @@ from db.wire.messages import WindowRecord
 # A bubble is written to its board a little after it ended, and read a little after that: what is
 # told of too late for its window would stand in none.
 _SETTLE_NS = 20_000_000
+_MOST_PIECES = 64  # of a window that a standstill of the agent made long
 _SHARE_WEIGHT = 0.3  # of the newest window in a GPU's recent bubble share
 
 
@@ -47,11 +48,11 @@ class Windows:
         self._bubbles[key].gone_ns = 0  # a process may have attached again
         return self._bubbles[key]
 
-    def gone(self, board_id: int, now_ns: int) -> None:
+    def gone(self, board_id: int, ended_ns: int) -> None:
         """The process of a board has ended."""
         for (_, each), bubbles in self._bubbles.items():
             if each == board_id:
-                bubbles.open_since_ns, bubbles.gone_ns = 0, now_ns
+                bubbles.open_since_ns, bubbles.gone_ns = 0, ended_ns
 
     def use(
         self,
@@ -78,7 +79,15 @@ class Windows:
             self.close(settled_ns)
 
     def close(self, now_ns: int) -> None:
-        """Writes the window's rows and begins the next."""
+        """Writes the window's rows and begins the next; one that has become long, since the agent
+        stood still, is cut into some of the usual length."""
+        length_ns = round(self.node.settings.window_s * 1e9)
+        length_ns = max(length_ns, (now_ns - self.began_ns) // _MOST_PIECES)
+        while now_ns - self.began_ns >= 2 * length_ns:
+            self._close_at(self.began_ns + length_ns)
+        self._close_at(now_ns)
+
+    def _close_at(self, now_ns: int) -> None:
         for gpu in self.node.gpus.values():
             self._close_gpu(gpu.uuid, now_ns)
         for key, total in self._uses.items():
@@ -86,7 +95,11 @@ class Windows:
         self._uses.clear()
         self._written_ns.clear()
         live = self.node.trainings.keys()
-        self._bubbles = {key: value for key, value in self._bubbles.items() if key[1] in live}
+        self._bubbles = {
+            key: value
+            for key, value in self._bubbles.items()
+            if key[1] in live or value.gone_ns > now_ns
+        }
         for bubbles in self._bubbles.values():
             bubbles.forget_before(now_ns)
         self._tell_lost()
@@ -129,15 +142,16 @@ class Windows:
         boards = [bubbles for (gpu, _), bubbles in self._bubbles.items() if gpu == uuid]
         host = self.node.jobs.host_of(uuid)
         gpu = self.node.gpus[uuid]
-        if host is None or not boards:
+        watched_ns = watched_time(boards, self.began_ns, now_ns)
+        if host is None or not watched_ns:
             gpu.bubble_share *= 1 - _SHARE_WEIGHT
             return
         found = bubble_time(boards, self.began_ns, now_ns)
         length_us = found.length_ns / 1000
         host.bubble_us += length_us
+        host.watched_us += watched_ns / 1000
         self.node.budget_of(host).typical_bubble_us = found.typical_ns / 1000
-        watched_ns = watched_time(boards, self.began_ns, now_ns)
-        share = found.length_ns / max(1, watched_ns)
+        share = found.length_ns / watched_ns
         gpu.bubble_share += _SHARE_WEIGHT * (share - gpu.bubble_share)
         self.node.ledger.add(
             WindowRecord(

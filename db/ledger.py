@@ -92,6 +92,7 @@ class NodeLedger:
             "intrusion_us": record.intrusion_us,
             "bubble_us": record.bubble_us,
             "filled_us": record.filled_us,
+            "watched_us": record.watched_us,
             "calibrated_slowdown": record.calibrated_slowdown,
             "share_mode": None if record.share_mode is None else record.share_mode.value,
             "share_reason": _name(record.share_reason),

@@ -79,6 +79,7 @@ class HostJob(Base):
     intrusion_us: Mapped[int] = mapped_column(default=0)
     bubble_us: Mapped[int] = mapped_column(default=0)
     filled_us: Mapped[int] = mapped_column(default=0)
+    watched_us: Mapped[int | None]  # 0: nobody watched it; None: before it was recorded
     calibrated_slowdown: Mapped[float | None]  # of its wall time; None: not known yet
     share_mode: Mapped[str | None] = mapped_column(String(16))  # None: before it was known
     share_reason: Mapped[str | None]

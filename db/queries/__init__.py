@@ -17,7 +17,7 @@ from db.queries.audit import (
     event_kinds,
     events,
 )
-from db.queries.jobs import FillStart, HostJobRow, JobFilter, fill_jobs, host_jobs
+from db.queries.jobs import FillStart, HostJobRow, JobFilter, fill_jobs, host_jobs, watched
 from db.queries.overview import Bucket, FillNow, GpuNow, gpus_now, ledger_begins_at_us, timeline
 from db.queries.totals import Totals, filling_is_off, totals
 from db.queries.whole_jobs import (
@@ -61,6 +61,7 @@ __all__ = [
     "ledger_begins_at_us",
     "timeline",
     "totals",
+    "watched",
     "whole_fill_jobs",
     "whole_host_jobs",
 ]

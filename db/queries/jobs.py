@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
@@ -42,6 +43,7 @@ class HostJobRow:
     wall_us: int  # so far
     bubble_us: int  # over its GPUs
     filled_us: int
+    watched_us: int | None  # over its GPUs; 0: nobody watched it; None: not recorded
     intrusion_us: int
     calibrated_slowdown: float | None  # what fill cost by comparison; None: not known yet
     share_mode: str | None  # timeslice, mps; None: not recorded
@@ -49,7 +51,8 @@ class HostJobRow:
 
     @property
     def bubble_share(self) -> float | None:
-        return ratio(self.bubble_us, self.wall_us * len(self.gpus))
+        """None too where nobody watched."""
+        return bubble_share(self.bubble_us, self.wall_us * len(self.gpus), self.watched_us)
 
     @property
     def filled_share(self) -> float | None:
@@ -60,6 +63,18 @@ class HostJobRow:
     def intrusion_fraction(self) -> float | None:
         """Time that ready training work waited for fill, of wall time of its GPUs."""
         return ratio(self.intrusion_us, self.wall_us * len(self.gpus))
+
+
+def bubble_share(bubble_us: int, gpu_wall_us: int, watched_us: int | None) -> float | None:
+    """Bubble time of GPU wall time; of a job that nobody watched no bubbles are known."""
+    return None if watched_us == 0 else ratio(bubble_us, gpu_wall_us)
+
+
+def watched(parts: Iterable[HostJobRow]) -> int | None:
+    """Time in which the parts of a job were watched; None where one does not say."""
+    found = [each.watched_us for each in parts]
+    known = [each for each in found if each is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def host_jobs(
@@ -89,6 +104,7 @@ def _host_row(job: HostJob, node: str, now_us: int) -> HostJobRow:
         wall_us=max(0, end_us - job.started_at_us),
         bubble_us=job.bubble_us,
         filled_us=job.filled_us,
+        watched_us=job.watched_us,
         intrusion_us=job.intrusion_us,
         calibrated_slowdown=job.calibrated_slowdown,
         share_mode=job.share_mode,

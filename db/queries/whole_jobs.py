@@ -13,7 +13,15 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from db.models import FillJob, Gpu, Window
-from db.queries.jobs import FOR_EVER_US, FillStart, HostJobRow, JobFilter, fill_jobs
+from db.queries.jobs import (
+    FOR_EVER_US,
+    FillStart,
+    HostJobRow,
+    JobFilter,
+    bubble_share,
+    fill_jobs,
+    watched,
+)
 from db.queries.overview import Bucket
 from db.queries.shares import COLUMNS, ratio, shares_of
 
@@ -38,6 +46,7 @@ class HostJobWhole:
     gpu_wall_us: int
     bubble_us: int
     filled_us: int
+    watched_us: int | None  # 0: nobody watched it; None: not recorded
     intrusion_us: int
     calibrated_slowdown: float | None  # the most on any of its nodes; None: not known yet
     share_mode: str | None  # timeslice, mps, mixed (nodes differ); None: not recorded
@@ -45,8 +54,8 @@ class HostJobWhole:
 
     @property
     def bubble_share(self) -> float | None:
-        """Bubble time of GPU wall time."""
-        return ratio(self.bubble_us, self.gpu_wall_us)
+        """Bubble time of GPU wall time; None where nobody watched."""
+        return bubble_share(self.bubble_us, self.gpu_wall_us, self.watched_us)
 
     @property
     def filled_share(self) -> float | None:
@@ -107,6 +116,7 @@ def whole_host_jobs(rows: Iterable[HostJobRow]) -> list[HostJobWhole]:
             gpu_wall_us=sum(part.wall_us * len(part.gpus) for part in parts),
             bubble_us=sum(part.bubble_us for part in parts),
             filled_us=sum(part.filled_us for part in parts),
+            watched_us=watched(parts),
             intrusion_us=sum(part.intrusion_us for part in parts),
             calibrated_slowdown=largest_slowdown(parts),
             share_mode=_one_mode(parts),

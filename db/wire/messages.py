@@ -69,6 +69,8 @@ class HostJobRecord(Message):
     intrusion_us: int = 0  # so far
     bubble_us: int = 0  # so far, all bubbles of >= 100 us, over its GPUs
     filled_us: int = 0  # GPU time of fill in them, so far
+    # Time in which its processes were watched, over its GPUs; None: from an agent that did not say.
+    watched_us: int | None = None
     # What fill cost it by comparison with stretches without fill, of wall time; None: not known.
     calibrated_slowdown: float | None = None
     share_mode: ShareMode | None = None  # None: from an agent that did not know of it

@@ -98,7 +98,8 @@ def host_comment(rows: list[queries.HostJobRow]) -> str:
     figures = {
         "role": "host",
         "mode": rows[0].mode,
-        "bubble_share": _ratio(bubble_us, gpu_us),
+        # Of a job that nobody watched no bubbles are known.
+        "bubble_share": None if queries.watched(rows) == 0 else _ratio(bubble_us, gpu_us),
         "filled_share": _ratio(sum(row.filled_us for row in rows), bubble_us),
         "intrusion": _ratio(sum(row.intrusion_us for row in rows), gpu_us, digits=6),
         "slowdown": None if slowdown is None else round(slowdown, 6),

@@ -44,9 +44,13 @@ static enum agent_result connect_until(int fd, const char *path, int64_t deadlin
     return AGENT_ANSWERED;
 }
 
-enum agent_result agent_ask(const char *path, const char *request, char answer[AGENT_MESSAGE_SIZE],
-                            int timeout_ms) {
-    int64_t deadline_ms = now_ms() + timeout_ms;
+static int64_t sooner(int64_t one_ms, int64_t other_ms) {
+    return one_ms < other_ms ? one_ms : other_ms;
+}
+
+enum agent_result agent_ask_for_long(const char *path, const char *request,
+                                     char answer[AGENT_MESSAGE_SIZE], int silent_ms, int most_ms) {
+    int64_t last_ms = now_ms() + most_ms, deadline_ms = sooner(last_ms, now_ms() + silent_ms);
     answer[0] = 0;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -54,16 +58,26 @@ enum agent_result agent_ask(const char *path, const char *request, char answer[A
     enum agent_result result = connect_until(fd, path, deadline_ms);
     if (result == AGENT_ANSWERED && send(fd, request, strlen(request), MSG_NOSIGNAL) < 0)
         result = AGENT_ABSENT;
-    if (result == AGENT_ANSWERED && !wait_readable(fd, deadline_ms))
-        result = AGENT_SILENT;
-    if (result == AGENT_ANSWERED) {
+    while (result == AGENT_ANSWERED) {
+        if (!wait_readable(fd, deadline_ms)) {
+            result = AGENT_SILENT;
+            break;
+        }
         ssize_t n = recv(fd, answer, AGENT_MESSAGE_SIZE - 1, 0);
         answer[n > 0 ? n : 0] = 0;
         if (n <= 0) /* hung up: it died over our question */
             result = AGENT_ABSENT;
+        if (!answer_is(answer, "wait"))
+            break;
+        deadline_ms = sooner(last_ms, now_ms() + silent_ms);
     }
     close(fd);
     return result;
+}
+
+enum agent_result agent_ask(const char *path, const char *request, char answer[AGENT_MESSAGE_SIZE],
+                            int timeout_ms) {
+    return agent_ask_for_long(path, request, answer, timeout_ms, timeout_ms);
 }
 
 bool answer_is(const char *answer, const char *verb) {

@@ -23,6 +23,7 @@
 #define BEGIN_MPS_MS 6000 /* more, when the agent says that it starts MPS for the training */
 #define BEGIN_OTHER_MS 200
 #define END_HOST_MS 15000   /* until fills are off the GPUs */
+#define SILENT_MS 1000      /* an agent that is at work says so four times a second */
 #define END_OTHER_MS 1000   /* nothing depends on it */
 #define END_RESTART_MS 3000 /* for an agent that is being restarted */
 #define AGAIN_MS 100
@@ -122,8 +123,15 @@ static void await_mps(const struct job *job, const char *answer) {
     if (wait_ms == 0)
         return;
     snprintf(request, sizeof request, "ready\njob_id=%u\n", job->job_id);
-    if (agent_ask(job->socket, request, ready, wait_ms) != AGENT_ANSWERED)
+    if (agent_ask_for_long(job->socket, request, ready, SILENT_MS, wait_ms) != AGENT_ANSWERED)
         syslog(LOG_ERR, "job %u: the agent did not say in time whether MPS serves", job->job_id);
+}
+
+/* When this was said: an agent that stands still reads it later, when the hook is gone. */
+static long long utc_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
 }
 
 static void begin(struct job *job) {
@@ -134,11 +142,11 @@ static void begin(struct job *job) {
                              [JOB_FILL] = BEGIN_FILL_MS};
     snprintf(request, sizeof request,
              "job_begin\njob_id=%u\nuser_id=%s\nuser=%s\naccount=%s\nnode=%s\nkind=%s\nspec=%s\n"
-             "gpus=%s\nrestart_count=%s\nbatch=%d\n",
+             "gpus=%s\nrestart_count=%s\nbatch=%d\nat_us=%lld\n",
              job->job_id, variable("SLURM_JOB_UID"), variable("SLURM_JOB_USER"),
              variable("SLURM_JOB_ACCOUNT"), job->node, job_kind_name(job->kind), job->spec,
              job->kind == JOB_HOST ? variable("SLURM_JOB_GPUS") : "",
-             variable("SLURM_JOB_RESTART_COUNT"), job->batch);
+             variable("SLURM_JOB_RESTART_COUNT"), job->batch, utc_us());
     enum agent_result result = agent_ask(job->socket, request, answer, bounds_ms[job->kind]);
     struct job_record record = {job->kind, result == AGENT_ANSWERED};
     if (!job_record_write(job->folder, job->node, job->job_id, &record))
@@ -164,21 +172,22 @@ static void begin(struct job *job) {
 static enum agent_result ask_until_there(const struct job *job, const char *request,
                                          char answer[AGENT_MESSAGE_SIZE], int bound_ms, bool knew) {
     const struct timespec pause = {0, AGAIN_MS * 1000000l};
-    enum agent_result result = agent_ask(job->socket, request, answer, bound_ms);
+    enum agent_result result =
+        agent_ask_for_long(job->socket, request, answer, SILENT_MS, bound_ms);
     for (int left = knew ? END_RESTART_MS / AGAIN_MS : 0; left > 0 && result == AGENT_ABSENT;
          left--) {
         nanosleep(&pause, NULL);
-        result = agent_ask(job->socket, request, answer, bound_ms);
+        result = agent_ask_for_long(job->socket, request, answer, SILENT_MS, bound_ms);
     }
     return result;
 }
 
 static void end(struct job *job) {
-    char request[64], answer[AGENT_MESSAGE_SIZE];
+    char request[96], answer[AGENT_MESSAGE_SIZE];
     struct job_record record = job_record_read(job->folder, job->node, job->job_id);
     int bound_ms = job->kind == JOB_HOST && record.agent_answered ? END_HOST_MS : END_OTHER_MS;
     bool knew = record.agent_answered && (record.kind == JOB_HOST || record.kind == JOB_FILL);
-    snprintf(request, sizeof request, "job_end\njob_id=%u\n", job->job_id);
+    snprintf(request, sizeof request, "job_end\njob_id=%u\nat_us=%lld\n", job->job_id, utc_us());
     enum agent_result result = ask_until_there(job, request, answer, bound_ms, knew);
     if (result != AGENT_ANSWERED)
         syslog(LOG_ERR, "job %u: the agent %s", job->job_id,

@@ -122,7 +122,7 @@ class RunningAgent:
         """What prolog, epilog or slurmstepd would say; the answer."""
         with Peer(self.settings.socket_path) as peer:
             peer.send(verb, -1, **fields)
-            return peer.receive(15)
+            return peer.answer(15)
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """Records that the ledger holds or has spooled."""
@@ -158,6 +158,12 @@ class Peer:
 
     def receive(self, seconds: float = 5) -> Packet:
         return self.receive_with_descriptor(seconds)[0]
+
+    def answer(self, seconds: float = 5) -> Packet:
+        """The answer to a question that the agent takes its time for."""
+        while (packet := self.receive(seconds)).verb == "wait":
+            pass
+        return packet
 
     def receive_with_descriptor(self, seconds: float = 5) -> tuple[Packet, int]:
         self.socket.settimeout(seconds)

@@ -273,6 +273,14 @@ def test_ended_jobs_get_their_figures_as_a_comment(bench: Bench) -> None:
     assert len(bench.slurm.done("set_admin_comment")) == 2
 
 
+def test_of_a_job_that_nobody_watched_the_comment_claims_no_bubbles(bench: Bench) -> None:
+    bench.answer(report(1, [host_job(ended_at_us=1_900_000_000_000_000, watched_us=0)]))
+    comments = bench.controller.comments
+    comments._waiting = dict.fromkeys(comments._waiting, (0.0, 0))
+    comments.step()
+    assert '"bubble_share":null' in bench.slurm.comments[10]
+
+
 def test_without_accounting_no_comment_is_tried(bench: Bench) -> None:
     bench.slurm.accounting = False
     bench.answer(report(1, [fill_job(ended_at_us=5)]))

@@ -37,7 +37,7 @@ def test_a_database_of_the_first_version_keeps_its_jobs(tmp_path: Path) -> None:
     opened = Database(f"sqlite:///{tmp_path / 'old.db'}")
     upgrade(opened)
     with opened.engine.begin() as connection:
-        for later in ("calibrated_slowdown", "share_mode", "share_reason"):
+        for later in ("calibrated_slowdown", "share_mode", "share_reason", "watched_us"):
             connection.exec_driver_sql(f"ALTER TABLE host_jobs DROP COLUMN {later}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num='0001'")
         connection.exec_driver_sql(
@@ -53,6 +53,7 @@ def test_a_database_of_the_first_version_keeps_its_jobs(tmp_path: Path) -> None:
     with opened.reading() as session:
         job = session.scalars(select(HostJob)).one()
         assert (job.slurm_job_id, job.calibrated_slowdown, job.share_mode) == (7, None, None)
+        assert job.watched_us is None
 
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def test_host_job_sums_its_gpus(session: Session) -> None:
     assert job.ended_at_us is None
     assert job.gpu_wall_us == 2 * (NOW_US - job.started_at_us)
     assert job.bubble_share == pytest.approx((0.46 + 0.31) / 2, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("watched_us", "known"),
+    [((0, 0), False), ((0, 5), True), ((None, 0), True), ((None, None), True)],
+)
+def test_of_a_job_that_nobody_watched_no_bubbles_are_known(
+    session: Session, watched_us: tuple[int | None, int | None], known: bool
+) -> None:
+    [row] = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
+    rows = [replace(row, watched_us=each) for each in watched_us]
+    [job] = queries.whole_host_jobs(rows)
+    assert (job.bubble_share is not None) == known
+    assert [each.bubble_share is None for each in rows] == [each == 0 for each in watched_us]
 
 
 def test_requeued_fill_is_one_job(session: Session) -> None:

@@ -36,9 +36,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Agent:
     """Listens as the agent does; answers every message alike, after a while."""
 
-    def __init__(self, path: Path, answer: str | None, delay_s: float = 0.0) -> None:
+    def __init__(
+        self, path: Path, answer: str | None, delay_s: float = 0.0, waits: int = 0
+    ) -> None:
         self.messages: list[str] = []
-        self._answer, self._delay_s = answer, delay_s
+        self._answer, self._delay_s, self._waits = answer, delay_s, waits
+        self.silent_from = 1 << 30  # messages that are answered
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(str(path))
         self._socket.listen(8)
@@ -50,7 +53,10 @@ class Agent:
             connection, _ = self._socket.accept()
             kept.append(connection)
             self.messages.append(connection.recv(4096).decode())
-            if self._answer is not None:
+            for _ in range(self._waits):
+                time.sleep(0.25)
+                connection.send(b"wait")
+            if self._answer is not None and len(self.messages) <= self.silent_from:
                 time.sleep(self._delay_s)
                 with contextlib.suppress(BrokenPipeError):  # it gave up waiting
                     connection.send(self._answer.encode())
@@ -58,7 +64,10 @@ class Agent:
     def message(self) -> tuple[str, dict[str, str]]:
         (text,) = self.messages
         verb, *lines = text.splitlines()
-        return verb, dict(line.split("=", 1) for line in lines)
+        keys = dict(line.split("=", 1) for line in lines)
+        # By the clock of this machine, just now: whatever is sent later than said is noticed.
+        assert 0 <= time.time() - int(keys.pop("at_us")) / 1e6 < 10
+        return verb, keys
 
 
 class Node:
@@ -74,8 +83,8 @@ class Node:
         )
         (folder / "plugstack.conf").write_text(f"# spank_fill.so no=1\n{line} max_mem=64G\n")
 
-    def agent(self, answer: str | None, delay_s: float = 0.0) -> Agent:
-        return Agent(self.folder / "agent-n1.sock", answer, delay_s)
+    def agent(self, answer: str | None, delay_s: float = 0.0, waits: int = 0) -> Agent:
+        return Agent(self.folder / "agent-n1.sock", answer, delay_s, waits)
 
     def run(self, verb: str, **variables: str) -> float:
         """Runs the hook as slurmd would; seconds it took."""
@@ -229,10 +238,26 @@ def test_a_silent_agent_is_waited_for_no_longer_than_the_bound(
 def test_the_epilog_waits_until_fills_are_off_the_gpus(node: Node) -> None:
     (node.folder / "jobs").mkdir()
     (node.folder / "jobs/7.n1").write_text("host 1\n")
-    agent = node.agent("ok", delay_s=1.5)
+    agent = node.agent("ok", waits=6)
     assert node.run("end", **HOST) >= 1.5
     assert agent.message() == ("job_end", {"job_id": "7"})
     assert node.record() is None
+
+
+@pytest.mark.parametrize("waits", [0, 2], ids=["from the start", "while it is waited for"])
+def test_an_agent_that_stands_still_holds_up_no_jobs_end(node: Node, waits: int) -> None:
+    (node.folder / "jobs").mkdir()
+    (node.folder / "jobs/7.n1").write_text("host 1\n")
+    node.agent(None, waits=waits)
+    assert 0.9 < node.run("end", **HOST) - 0.25 * waits < 1.5
+    assert node.record() is None
+
+
+def test_an_agent_that_stands_still_while_mps_starts_holds_up_no_training(node: Node) -> None:
+    agent = node.agent("ok\nwait_ms=6000")
+    agent.silent_from = 1
+    assert node.run("begin", **HOST) < 1.5
+    assert agent.messages[1].startswith("ready")
 
 
 def test_the_epilog_reaches_an_agent_that_is_being_restarted(node: Node) -> None:

@@ -50,9 +50,14 @@ function slowdownTile(job) {
   return tile("Slowdown", ...value, note);
 }
 
+function bubbleNote(job) {
+  if (job.watched_us !== 0) return `of ${gpuTime(job.gpu_wall_us).join(" ")}`;
+  return job.ended_at_us === null ? "not watched so far" : "nobody watched it";
+}
+
 function hostTiles(job) {
   return [
-    tile("Bubbles", ...percent(job.bubble_share), `of ${gpuTime(job.gpu_wall_us).join(" ")}`),
+    tile("Bubbles", ...percent(job.bubble_share), bubbleNote(job)),
     tile("Bubble time filled", ...percent(job.filled_share), `${gpuTime(job.filled_us).join(" ")} of ${gpuTime(job.bubble_us).join(" ")}`),
     tile("Intrusion", ...percent(job.intrusion_fraction, cost), `ready work waited ${length(job.intrusion_us)}; budget ${share(job.slowdown_budget)}`),
     slowdownTile(job),
