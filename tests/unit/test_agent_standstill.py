@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 import agent.processes
+import agent.standstill
 from agent.board import Closed
 from agent.jobs import HostJob
 from agent.nvml import GpuProcess
 from agent.processes import WatchedProcess
 from agent.shim_verbs import PROTOCOL_VERSION
+from agent.standstill import MainLoop
 from db.wire.messages import HostMode, ShareMode
 from tests.unit.agent_peers import (
     GIB,
@@ -361,6 +363,22 @@ def test_a_time_that_cannot_be_is_not_believed(agent_: RunningAgent) -> None:
         )
         started_us = agent_.agent.node.jobs.hosts[job_id].started_at_us
         assert before_us <= started_us <= time.time_ns() // 1000
+
+
+def test_a_suspended_machine_is_a_standstill_that_the_loops_own_clock_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suspended_s = [0]
+    monkeypatch.setattr(agent.standstill, "_suspended_ns", lambda: suspended_s[0] * SECOND_NS)
+    seen: list[float] = []
+    loop = MainLoop()
+    loop.on_stood = lambda stood: seen.append(stood.seconds)
+    loop.look()
+    suspended_s[0] = 30
+    loop.look()
+    loop.look()
+    assert seen == [pytest.approx(30, abs=0.5)]
+    assert loop.woke_ns > 0
 
 
 def test_cost_is_a_part_of_the_time_that_the_job_turned_out_to_have(tmp_path: Path) -> None:
