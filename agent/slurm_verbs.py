@@ -73,7 +73,20 @@ class SlurmVerbs:
             return self._refuse(job_id, str(error), packet)
         if kind != "other":
             return Packet("error", {"reason": f"kind={kind!r} is not host, fill or other"})
+        if packet.get("spec"):
+            self._tell_unwatched(job_id, packet)
         return Packet("ok")
+
+    def _tell_unwatched(self, job_id: int, packet: Packet) -> None:
+        """A training would lend, but Slurm's prolog named none of our GPUs. It may have none on
+        this node; or slurmctld had only just started (22.05 then leaves SLURM_JOB_GPUS out)."""
+        self._node.ledger.event(
+            "unwatched",
+            f"job {job_id} has --fill-host={packet.get('spec')}, but Slurm names no GPU of "
+            f"{self._node.settings.node} to its prolog: here it is not watched and lends nothing",
+            job_id=job_id,
+            user=packet.get("user") or None,
+        )
 
     def _host_begins(self, job_id: int, packet: Packet, *, late: bool) -> Packet:
         node, settings = self._node, self._node.settings

@@ -68,7 +68,8 @@ static void read_arguments(int count, char **words) {
 }
 
 /* SPANK_* come from the user's side of the submission: read again by our own parser, so that
- * nothing but a canonical spec is passed on. */
+ * nothing but a canonical spec is passed on. That of a job without GPUs here goes along as well:
+ * right after its start slurmctld names none to a prolog, and somebody should hear of it. */
 static void read_spec(struct job *job) {
     char error[SPEC_ERROR_SIZE] = "";
     struct fill_spec fill;
@@ -77,7 +78,7 @@ static void read_spec(struct job *job) {
     const char *name = is_fill ? "SPANK_FILL_SPEC" : "SPANK_FILL_HOST_SPEC";
     const char *text = variable(name);
     job->spec[0] = 0;
-    if (!*text || job->kind == JOB_OTHER)
+    if (!*text)
         return;
     if (is_fill && spec_parse_fill(text, name, &arguments.limits, &fill, error))
         spec_format_fill(&fill, job->spec);

@@ -26,6 +26,7 @@ from tests.cluster.workloads import (
     submit_training,
     wait_kernels,
     wait_lends,
+    wait_named_gpus,
 )
 from tests.slow import SLOW
 
@@ -270,6 +271,7 @@ def test_filling_goes_on_without_daemons_and_every_use_is_on_record_once(
     finally:
         for daemon in daemons:
             cluster.start(daemon)
+        started_s = time.monotonic()
     cluster.wait(lambda: cluster.state(fill) == "RUNNING", 15.0, "Slurm to know the fill")
     goes_on(cluster, fill)
     wait_lends(cluster, "f1", 30.0)
@@ -285,3 +287,5 @@ def test_filling_goes_on_without_daemons_and_every_use_is_on_record_once(
     assert kernels_on_record(cluster, fill) <= launched + UNDER_WAY
     cluster.check("scancel", str(host))
     left_clean(cluster, host, fill)
+    if "slurmctld" in daemons:
+        wait_named_gpus(started_s)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cluster import USERS, Cluster, program
+from tests.cluster.workloads import wait_named_gpus
 
 TRAINING_S = 300
 OPERATORS_REASON = "bad fan"
@@ -177,6 +178,7 @@ def test_supply_is_published_again_after_a_restart_of_slurmctld(supplied: Cluste
     job = fill(supplied)
     supplied.wait_state(job, "RUNNING")
     supplied.restart("slurmctld")
+    restarted_s = time.monotonic()
     supplied.wait(
         lambda: supplied.run("scontrol", "ping", timeout_s=5).returncode == 0, 20.0, "slurmctld"
     )
@@ -187,6 +189,7 @@ def test_supply_is_published_again_after_a_restart_of_slurmctld(supplied: Cluste
     )
     assert supplied.state(job) == "RUNNING"
     assert supplied.supply("f2") == 0
+    wait_named_gpus(restarted_s)
 
 
 def test_an_operators_drain_is_respected(supplied: Cluster) -> None:

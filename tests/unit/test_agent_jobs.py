@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,16 @@ def test_step_of_host_refused_and_other_jobs(agent: RunningAgent) -> None:
     assert agent.slurm("step", job_id=1, step_id=0, user_id=0).get("mode") == "observe"
     assert agent.slurm("step", job_id=2, step_id=0, user_id=0).verb == "refused"
     assert agent.slurm("step", job_id=3, step_id=0, user_id=0).verb == "none"
+
+
+def test_a_training_to_whose_prolog_slurm_names_no_gpu_is_told_of(agent: RunningAgent) -> None:
+    said = {"user_id": os.getuid(), "user": "ann", "kind": "other", "gpus": "", "spec": ""}
+    assert agent.slurm("job_begin", job_id=3, **said).verb == "ok"
+    assert agent.events("unwatched") == []
+    assert agent.slurm("job_begin", job_id=4, **{**said, "spec": "on"}).verb == "ok"
+    [told] = agent.events("unwatched")
+    assert (told["job_id"], told["user"]) == (4, "ann") and "names no GPU" in told["text"]
+    assert agent.slurm("step", job_id=4, step_id=0, user_id=os.getuid()).verb == "none"
 
 
 def test_unreadable_host_spec_only_watches(agent: RunningAgent) -> None:

@@ -154,6 +154,7 @@ def test_a_fill_is_told_with_its_canonical_spec(node: Node) -> None:
         (HOST, "host", "on,slowdown=0.5%", "0,2"),
         ({"SLURM_JOB_GPUS": "1"}, "host", "", "1"),
         ({}, "other", "", ""),
+        ({"SPANK_FILL_HOST_SPEC": "on"}, "other", "on", ""),
         # What a user's own client could send.
         ({**HOST, "SPANK_FILL_HOST_SPEC": "on,mem=65G"}, "host", "", "0,2"),
         ({**HOST, "SPANK_FILL_HOST_SPEC": "on\nkind=fill"}, "host", "", "0,2"),
