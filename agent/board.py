@@ -1,13 +1,13 @@
 """The memory of board.h as ctypes structures; a test compares every offset with the C compiler's.
 
-Plain aligned loads and stores of 4 or 8 bytes are what ctypes does for these fields, so single
+Plain aligned loads and stores of 2, 4 or 8 bytes are what ctypes does for these fields, so single
 fields are never torn. Times are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_uint32, c_uint64
+from ctypes import c_char, c_uint16, c_uint32, c_uint64
 from enum import IntEnum
 
 MAGIC_TRAINING = 0x3152544E4C494653
@@ -155,7 +155,8 @@ class FillGpu(ctypes.Structure):
         ("wants", c_uint32),
         ("open", c_uint32),
         ("closed_reason", c_uint32),
-        ("reserved0", c_uint32),
+        ("member", c_uint16),
+        ("members", c_uint16),
         ("released", c_uint64),
         ("last_release_ns", c_uint64),
         ("in_flight_ns", c_uint64),

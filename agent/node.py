@@ -258,7 +258,7 @@ class Node:
             self._tell_shut(training)
         for gpu in self.gpus.values():
             changed |= self._read_ready(gpu)
-            gpu.turns.look(self.fills_on(gpu.uuid), gpu.uuid, now_ns())
+            gpu.turns.look(self.fills_on(gpu.uuid), now_ns())
         return changed
 
     def board_moved(self, training: Training, before: set[str]) -> None:

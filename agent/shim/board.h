@@ -149,7 +149,10 @@ struct sfill_fill_gpu {
     _Atomic uint32_t wants;         /* 1: an operation waits for the gate right now */
     _Atomic uint32_t open;          /* 1: the gate is open as the gate sees it */
     _Atomic uint32_t closed_reason; /* enum sfill_closed: why it was last shut */
-    uint32_t reserved0;
+    /* [agent] The processes of its job that have work for this GPU have the job's turns one after
+     * another: its place, of how many. Without work its place is `members`. 0, 0: alone. */
+    _Atomic uint16_t member;
+    _Atomic uint16_t members;
     _Atomic uint64_t released; /* operations released in all */
     _Atomic uint64_t last_release_ns;
     _Atomic uint64_t in_flight_ns;  /* estimated GPU time released and not seen done */

@@ -104,6 +104,8 @@ static void fill(void) {
     MEMBER(sfill_fill_gpu, wants);
     MEMBER(sfill_fill_gpu, open);
     MEMBER(sfill_fill_gpu, closed_reason);
+    MEMBER(sfill_fill_gpu, member);
+    MEMBER(sfill_fill_gpu, members);
     MEMBER(sfill_fill_gpu, released);
     MEMBER(sfill_fill_gpu, last_release_ns);
     MEMBER(sfill_fill_gpu, in_flight_ns);

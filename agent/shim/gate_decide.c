@@ -74,7 +74,7 @@ static bool has_room(const struct gate_gpu *gpu, const struct gate_ask *ask, uin
  * known to have had the GPU for how long. What takes a good part of a turn has to be let off. */
 static bool fits_turn(const struct gate_gpu *gpu, const struct gate_ask *ask,
                       const struct gate_numbers *numbers, uint64_t now_ns) {
-    uint64_t left_ns = policy_turn_left(&gpu->page, gate.job_id, now_ns);
+    uint64_t left_ns = policy_turn_left(&gpu->page, gpu->face, gate.job_id, now_ns);
     if (left_ns == UINT64_MAX || ask->bound_ns > numbers->turn_ns / TURN_PART)
         return true;
     return flight_left(&gpu->flight, now_ns) + ask->bound_ns <= left_ns;
@@ -86,7 +86,7 @@ enum sfill_closed gate_decide(struct gate_gpu *gpu, const struct gate_ask *ask, 
     if (atomic_load_explicit(&gate.evicted, memory_order_relaxed))
         return SFILL_CLOSED_OFF;
     enum sfill_closed closed =
-        policy_permits(&gpu->page, gpu->hosts, gpu->hosts_count, gate.job_id, now_ns);
+        policy_permits(&gpu->page, gpu->hosts, gpu->hosts_count, gpu->face, gate.job_id, now_ns);
     if (closed != SFILL_OPEN)
         return closed;
     struct gate_numbers numbers = policy_numbers(&gpu->page);

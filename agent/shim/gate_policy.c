@@ -73,20 +73,27 @@ static bool boards_agree(const struct sfill_policy_page *p, const struct gate_ho
     return LOAD(p->boards_sequence) == sequence;
 }
 
-uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns) {
+uint64_t policy_turn_left(const struct gate_page *page, const struct sfill_fill_gpu *face,
+                          uint64_t job_id, uint64_t now_ns) {
     const struct sfill_policy_page *p = page->page;
-    uint32_t turns = LOAD(p->turns);
+    uint32_t turns = LOAD(p->turns), members = LOAD(face->members);
     uint64_t length = LOAD(p->turn_us) * 1000ull;
-    if (turns <= 1)
+    if (turns <= 1 && members == 0)
         return UINT64_MAX;
     const struct sfill_policy_fill *own = own_entry(p, job_id);
-    if (!own || length == 0 || now_ns / length % turns != LOAD(own->turn))
+    if (!own || length == 0)
         return 0;
-    return length - now_ns % length;
+    uint64_t turn = now_ns / length, round = turns > 1 ? turn / turns : turn;
+    if (turns > 1 && turn % turns != LOAD(own->turn))
+        return 0;
+    if (members > 0 && round % members != LOAD(face->member))
+        return 0;
+    return turns > 1 || members > 1 ? length - now_ns % length : UINT64_MAX;
 }
 
 enum sfill_closed policy_permits(const struct gate_page *page, const struct gate_host *hosts,
-                                 int count, uint64_t job_id, uint64_t now_ns) {
+                                 int count, const struct sfill_fill_gpu *face, uint64_t job_id,
+                                 uint64_t now_ns) {
     const struct sfill_policy_page *p = page->page;
     if (!p || page->fresh_ns == 0 || now_ns - page->fresh_ns >= SFILL_STALE_NS)
         return SFILL_CLOSED_STALE;
@@ -107,7 +114,7 @@ enum sfill_closed policy_permits(const struct gate_page *page, const struct gate
         if (count == 0)
             return SFILL_CLOSED_NO_HOST;
     }
-    return policy_turn_left(page, job_id, now_ns) ? SFILL_OPEN : SFILL_CLOSED_TURN;
+    return policy_turn_left(page, face, job_id, now_ns) ? SFILL_OPEN : SFILL_CLOSED_TURN;
 }
 
 uint64_t policy_memory_limit(const struct gate_page *page, uint64_t job_id) {

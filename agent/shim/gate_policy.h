@@ -40,10 +40,13 @@ struct gate_numbers policy_numbers(const struct gate_page *page);
 /* Everything but training's state and the work in flight: freshness, permission, training
  * processes without a board, agreement about boards, our turn. SFILL_OPEN: go on. */
 enum sfill_closed policy_permits(const struct gate_page *page, const struct gate_host *hosts,
-                                 int count, uint64_t job_id, uint64_t now_ns);
+                                 int count, const struct sfill_fill_gpu *face, uint64_t job_id,
+                                 uint64_t now_ns);
 
-/* Ours for how much longer, in ns; UINT64_MAX when there are no turns. 0: not our turn. */
-uint64_t policy_turn_left(const struct gate_page *page, uint64_t job_id, uint64_t now_ns);
+/* Ours for how much longer, in ns; UINT64_MAX when there are no turns. 0: not our turn. Jobs take
+ * turns by the page; the processes of a job have its turns one after another, by their boards. */
+uint64_t policy_turn_left(const struct gate_page *page, const struct sfill_fill_gpu *face,
+                          uint64_t job_id, uint64_t now_ns);
 
 /* Memory limit in bytes of this fill on the page; 0 when the page names none. */
 uint64_t policy_memory_limit(const struct gate_page *page, uint64_t job_id);

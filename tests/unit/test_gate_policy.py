@@ -134,6 +134,38 @@ def test_what_takes_a_good_part_of_a_turn_may_outlast_it(gate: Gate, page: Polic
     assert gate.decide(begin + 3 * MS // 2, 300_000) == Closed.TURN
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_each_turn_of_a_job_belongs_to_one_of_its_processes(
+    gate: Gate, page: PolicyPage, jobs: int
+) -> None:
+    page.turns, page.turn_us = jobs, 1000
+    page.fills[0].turn = jobs - 1
+    face = gate.lib.glue_board().contents.gpus[0]
+    begin = NOW - NOW % (6 * MS) + 6 * MS
+    instants = range(begin, begin + 12 * MS, MS // 4)
+
+    def opens() -> set[int]:
+        return {now for now in instants if gate.decide(now) == Closed.OPEN}
+
+    alone = opens()
+    assert len(alone) == len(instants) / jobs
+    parts = []
+    for face.member in range(3):
+        face.members = 3
+        parts.append(opens())
+        assert len(parts[-1]) == len(alone) / 3
+        end = max(parts[-1]) + MS // 4  # of its turn: what would outlast it waits
+        assert gate.decide(end - MS // 4, 200_000) == Closed.OPEN
+        assert gate.decide(end - MS // 8, 200_000) == Closed.TURN
+    assert set.union(*parts) == alone
+    face.member = 3  # has no work
+    assert opens() == set()
+    face.member, face.members = 0, 1
+    assert opens() == alone
+    face.member = 1
+    assert opens() == set()
+
+
 def test_one_fill_alone_has_every_turn(gate: Gate, page: PolicyPage) -> None:
     page.turns = 1
     page.fills[0].turn = 5

@@ -10,7 +10,7 @@ import pytest
 
 from agent.shared_waits import SharedWaits
 from tests.unit.gated_machine import Machine, gated_machine
-from tests.unit.lending_agent import LendingAgent
+from tests.unit.lending_agent import LendingAgent, wait_until
 
 JOBS = (9001, 9002, 9003)
 
@@ -20,19 +20,28 @@ def machine(tmp_path: Path) -> Machine:
     return gated_machine(tmp_path)
 
 
-def test_what_several_fills_tell_is_what_the_driver_saw(machine: Machine) -> None:
-    with LendingAgent(machine.socket, jobs=JOBS) as agent:
+@pytest.mark.parametrize("jobs", [JOBS, JOBS[:1] * 3], ids=["jobs", "processes-of-one"])
+def test_what_several_fills_tell_is_what_the_driver_saw(
+    machine: Machine, jobs: tuple[int, ...]
+) -> None:
+    with LendingAgent(machine.socket, jobs=jobs) as agent:
         training = machine.train(8, "--compute-us", "30000", "--stall-ms", "40")
         time.sleep(1)
-        fills = [machine.infer(5, "--kernel-us", "100", job=job) for job in JOBS]
+        fills = []
+        for member, job in enumerate(jobs):
+            fills.append(machine.infer(5, "--kernel-us", "100", job=job))
+            wait_until("its gate", lambda: len(agent.fills) == len(fills))
+            if len(set(jobs)) == 1:
+                face = agent.fills[member].view.gpus[0]
+                face.member, face.members = member, len(jobs)
         for fill in fills:
             assert fill.wait(30) == 0
         training.terminate()
         training.wait(30)
         time.sleep(0.2)
         gpu_time_ns, uses, users = agent.gpu_time_ns(), agent.collect(), agent.users
-    found = machine.truth(*JOBS)
-    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work(*JOBS))
+    found = machine.truth(*set(jobs))
+    truly = sum(op.end_ns - op.start_ns for op in machine.fill_work(*set(jobs)))
     assert found.filled_share >= 0.5
     assert gpu_time_ns == pytest.approx(truly, rel=0.015)
     waits = SharedWaits()
