@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tests.cluster.cluster import USERS, Cluster
-from tests.cluster.driver import kernels_of, truth_of
+import pytest
+
+from tests.cluster.cluster import USERS, Cluster, program
+from tests.cluster.driver import kernels_launched, kernels_of, truth_of
 from tests.cluster.workloads import submit_fill, submit_training, wait_kernels, wait_lends
 
 
@@ -60,3 +62,27 @@ def test_two_fills_share_the_bubbles_of_one_training(cluster: Cluster) -> None:
     truth = truth_of(cluster, gpu, host, *fills)
     shares = [truth.fill[fill].gpu_time_ns for fill in fills]
     assert min(shares) > 0.2 * max(shares), "turns are unfair"
+
+
+def test_processes_of_one_fill_have_the_share_of_one_fill_and_are_on_record_once(
+    cluster: Cluster,
+) -> None:
+    host = submit_training(cluster, "-w", "n1")
+    wait_lends(cluster, "f1")
+    infer = program("siminfer", "--seconds", 8)
+    one = cluster.submit("--fill=mem=4G", script=infer, user=USERS[0])
+    two = cluster.submit("--fill=mem=4G", script=f"{infer} & {infer}; wait", user=USERS[1])
+    for fill in (one, two):
+        assert cluster.wait_end(fill, timeout_s=40.0) == "COMPLETED"
+    launched = kernels_launched(cluster, two)
+    cluster.wait(
+        lambda: sum(row["kernels"] for row in audited(cluster, two)) >= launched,
+        15.0,
+        f"{launched} kernels on record",
+    )
+    truth = truth_of(cluster, kernels_of(cluster, host)[0].gpu, host, one, two)
+    told_ns = sum(row["gpu_time_us"] for row in audited(cluster, two)) * 1000
+    print(f"told {told_ns / 1e6:.1f} ms; {truth.fill[two]}, {truth.fill[one]}")
+    # Until the agent's next look at its board, 0.2 s, a process that begins has no turn yet.
+    assert told_ns == pytest.approx(truth.fill[two].gpu_time_ns, rel=0.05)
+    assert truth.fill[two].gpu_time_ns < 1.5 * truth.fill[one].gpu_time_ns, "turns are unfair"
