@@ -84,7 +84,9 @@ class Database:
             yield
             return
         if not self._write_lock.acquire(timeout=self._busy_timeout_s):
-            raise SQLAlchemyTimeoutError("database is locked by a writer of this process")
+            raise SQLAlchemyTimeoutError(
+                f"the database is locked: a write goes on for {self._busy_timeout_s:g} s already"
+            )
         try:
             yield
         finally:

@@ -13,6 +13,7 @@ ALLOWED = "an age such as 90s, 15m, 6h or 3d, or a time such as 2026-03-01T14:30
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BEFORE = datetime(1969, 1, 1, tzinfo=UTC)
 
 
 def parse_when(text: str, *, now_us: int, zone: tzinfo | None = None) -> int:
@@ -29,9 +30,11 @@ def parse_when(text: str, *, now_us: int, zone: tzinfo | None = None) -> int:
         at = datetime.fromisoformat(words)
         if at.tzinfo is None:
             at = at.replace(tzinfo=zone) if zone is not None else at.astimezone()
-        return (at - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time; allowed is {ALLOWED}") from None
+        at = _BEFORE
+    if at < _EPOCH:  # about the first year, whether one is read depends on the zone
+        raise ValueError(f"{text!r} is no time; allowed is {ALLOWED}")
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def iso_utc(at_us: int) -> str:

@@ -26,6 +26,7 @@ from db.queries.whole_jobs import (
     fill_jobs_beside,
     job_timeline,
     largest_slowdown,
+    starts_of,
     whole_fill_jobs,
     whole_host_jobs,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "job_timeline",
     "largest_slowdown",
     "ledger_begins_at_us",
+    "starts_of",
     "timeline",
     "totals",
     "watched",

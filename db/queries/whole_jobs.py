@@ -148,7 +148,7 @@ def whole_fill_jobs(rows: Iterable[FillStart], *, now_us: int) -> list[FillJobWh
             user=parts[0].user,
             account=parts[0].account,
             memory_bytes=parts[0].memory_bytes,
-            starts=len(parts),
+            starts=starts_of(parts),
             nodes=_each_once(part.node for part in parts),
             gpus=_each_once(part.gpu for part in parts),
             host_job_ids=_each_once(
@@ -165,6 +165,11 @@ def whole_fill_jobs(rows: Iterable[FillStart], *, now_us: int) -> list[FillJobWh
         )
         for job_id, parts in groups.items()
     ]
+
+
+def starts_of(parts: Iterable[FillStart]) -> int:
+    """How often a fill job was started: a start on several nodes has a part on each."""
+    return len({part.restart_count for part in parts})
 
 
 def fill_jobs_beside(session: Session, host_job_id: int, *, now_us: int) -> list[FillJobWhole]:

@@ -113,7 +113,7 @@ def fill_comment(starts: list[queries.FillStart]) -> str:
         return ""
     figures = {
         "role": "fill",
-        "starts": len(starts),
+        "starts": queries.starts_of(starts),
         "bubbles": sum(start.bubbles_used for start in starts),
         "gpu_s": round(sum(start.gpu_time_us for start in starts) / 1e6, 3),
         "hosts": sorted({start.host_job_id for start in starts if start.host_job_id})[:8],

@@ -35,11 +35,14 @@ def test_a_time_without_zone_is_in_the_zone_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "banana", "-5m", "5 m", "5y", "2026-13-01", "14:30", "9" * 50]
+    "text",
+    ["", "banana", "-5m", "5 m", "5y", "2026-13-01", "14:30", "9" * 50, "0001-01-01", "1969-12-31"],
 )
 def test_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no time; allowed is an age such as 90s"):
         parse_when(text, now_us=NOW_US, zone=UTC)
+    with pytest.raises(ValueError, match=r"is no time; allowed is an age such as 90s"):
+        parse_when(text, now_us=NOW_US)
 
 
 def test_instants_survive_both_ways() -> None:

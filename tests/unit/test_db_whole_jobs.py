@@ -73,6 +73,16 @@ def test_requeued_fill_is_one_job(session: Session) -> None:
     assert job.run_us == NOW_US - job.admitted_at_us
 
 
+def test_a_start_on_two_nodes_is_one_start(session: Session) -> None:
+    first, again = queries.fill_jobs(session, JobFilter(job_id=203))
+    parts = [first, replace(first, node="n7"), again, replace(again, node="n7")]
+    (job,) = queries.whole_fill_jobs(parts, now_us=NOW_US)
+    assert job.starts == 2
+    assert job.run_us == 2 * sum(
+        (part.ended_at_us or NOW_US) - part.admitted_at_us for part in (first, again)
+    )
+
+
 def test_fills_beside_a_host_job_count_only_there(session: Session) -> None:
     beside = {job.job_id: job for job in queries.fill_jobs_beside(session, 101, now_us=NOW_US)}
     assert set(beside) == {201, 202, 203}
