@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.cluster.cluster import USERS, Cluster, program
+from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.driver import kernels_launched, kernels_of, truth_of
 from tests.cluster.workloads import submit_fill, submit_training, wait_kernels, wait_lends
 
@@ -69,9 +69,9 @@ def test_processes_of_one_fill_have_the_share_of_one_fill_and_are_on_record_once
 ) -> None:
     host = submit_training(cluster, "-w", "n1")
     wait_lends(cluster, "f1")
-    infer = program("siminfer", "--seconds", 8)
+    infer = "siminfer --seconds 8"
     one = cluster.submit("--fill=mem=4G", script=infer, user=USERS[0])
-    two = cluster.submit("--fill=mem=4G", script=f"{infer} & {infer}; wait", user=USERS[1])
+    two = cluster.submit("--fill=mem=4G", script=f"{infer} & {infer} & wait", user=USERS[1])
     for fill in (one, two):
         assert cluster.wait_end(fill, timeout_s=40.0) == "COMPLETED"
     launched = kernels_launched(cluster, two)
