@@ -9,11 +9,11 @@ have work share the GPU by halves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent.attachments import Fill, Training, section_of
 from agent.eviction import Eviction
 from agent.node import Node
+from agent.processes import is_stopped
 
 
 @dataclass
@@ -79,12 +79,3 @@ def is_busy(training: Training, uuid: str) -> bool:
     """Whether a training process has work on a GPU, by its board."""
     index = training.sections.get(uuid)
     return index is not None and not int(training.memory.view.gpus[index].bubble_seq) & 1
-
-
-def is_stopped(process_id: int) -> bool:
-    """Whether a process stands by SIGSTOP or under a debugger."""
-    try:
-        text = Path(f"/proc/{process_id}/stat").read_text()
-    except (OSError, UnicodeDecodeError):
-        return False
-    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])

@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import struct
+from pathlib import Path
 
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
@@ -65,3 +66,12 @@ class WatchedProcess:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def is_stopped(process_id: int) -> bool:
+    """Whether a process stands by SIGSTOP or under a debugger."""
+    try:
+        text = Path(f"/proc/{process_id}/stat").read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])

@@ -13,7 +13,14 @@ from agent.spool import write_atomically
 
 log = logging.getLogger(__name__)
 
-_SUMS = ("intrusion_us", "bubble_us", "filled_us", "calibrated_us", "calibrated_slowdown")
+_SUMS = (
+    "intrusion_us",
+    "bubble_us",
+    "filled_us",
+    "watched_us",
+    "calibrated_us",
+    "calibrated_slowdown",
+)
 
 
 class StateFile:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from agent.attachments import Fill, section_of
 from agent.board import FillGpu
+from agent.processes import is_stopped
 
 _IDLE_NS = 1_000_000_000
 
@@ -45,7 +46,8 @@ class Turns:
                 continue
             of_job.setdefault(fill.job.job_id, []).append((board_id, section))
             process = self._processes[board_id]
-            if section.wants or section.released != process.released:
+            waits = section.wants and not is_stopped(fill.process.process_id)
+            if waits or section.released != process.released:
                 process.last_ns = now_ns
             process.released = int(section.released)
         for processes in of_job.values():
@@ -56,11 +58,11 @@ class Turns:
         return {each.job_id for each in self._processes.values() if each.is_recent(now_ns)}
 
     def _divide(self, processes: list[tuple[int, FillGpu]], now_ns: int) -> None:
-        """One process needs no place; of several those have one that have lately had work."""
-        active = [
-            board_id for board_id, _ in processes if self._processes[board_id].is_recent(now_ns)
-        ]
-        members = len(active) if len(processes) > 1 else 0
+        """One process needs no place; of several those have one that have lately had work, or all,
+        where none has: those that then begin together are not alone either."""
+        every = [board_id for board_id, _ in processes]
+        active = [each for each in every if self._processes[each].is_recent(now_ns)] or every
+        members = len(active) if len(every) > 1 else 0
         for board_id, section in processes:
             placed = members and board_id in active
             section.member = active.index(board_id) if placed else members

@@ -46,8 +46,18 @@ class Variable:
 
 VARIABLES = (
     Variable("SFILL_CONF", "operator", "a path", "the settings file, where --config names none"),
-    Variable("SFILL_FILL", "user", "as `--fill=`", "submission: the job is a fill job"),
-    Variable("SFILL_FILL_HOST", "user", "as `--fill-host=`", "submission: how the job lends"),
+    Variable(
+        "SFILL_FILL",
+        "user",
+        "what `--fill=` takes, as `mem=16G`",
+        "submission: the job is a fill job",
+    ),
+    Variable(
+        "SFILL_FILL_HOST",
+        "user",
+        "what `--fill-host=` takes, as `on`",
+        "submission: how the job lends",
+    ),
     Variable(
         "SFILL_LOG",
         "user",

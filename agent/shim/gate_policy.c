@@ -73,6 +73,15 @@ static bool boards_agree(const struct sfill_policy_page *p, const struct gate_ho
     return LOAD(p->boards_sequence) == sequence;
 }
 
+/* Whose turn `at` is among `count`. Everybody has one in each round of `count`; where a round
+ * begins is scattered, or a training whose iterations last as long as a round would leave some
+ * without a bubble for ever. */
+static uint64_t whose_turn(uint64_t at, uint32_t count) {
+    uint64_t scattered = (at / count + 1) * 0x9e3779b97f4a7c15ull; /* golden ratio, as a fraction */
+    scattered = (scattered ^ scattered >> 32) * 0x9e3779b97f4a7c15ull;
+    return (at % count + (scattered >> 32) % count) % count;
+}
+
 uint64_t policy_turn_left(const struct gate_page *page, const struct sfill_fill_gpu *face,
                           uint64_t job_id, uint64_t now_ns) {
     const struct sfill_policy_page *p = page->page;
@@ -84,9 +93,9 @@ uint64_t policy_turn_left(const struct gate_page *page, const struct sfill_fill_
     if (!own || length == 0)
         return 0;
     uint64_t turn = now_ns / length, round = turns > 1 ? turn / turns : turn;
-    if (turns > 1 && turn % turns != LOAD(own->turn))
+    if (turns > 1 && whose_turn(turn, turns) != LOAD(own->turn))
         return 0;
-    if (members > 0 && round % members != LOAD(face->member))
+    if (members > 0 && whose_turn(round, members) != LOAD(face->member))
         return 0;
     return turns > 1 || members > 1 ? length - now_ns % length : UINT64_MAX;
 }

@@ -62,18 +62,24 @@ static struct item next_item(const char **text) {
     return item;
 }
 
+/* What no 64 bits hold counts as the most that they do: the caller's own limit refuses it. */
 static bool parse_number(const char **text, const char *end, uint64_t *number) {
     const char *p = *text;
     uint64_t value = 0;
     for (; p < end && *p >= '0' && *p <= '9'; p++)
         if (__builtin_mul_overflow(value, 10, &value) ||
             __builtin_add_overflow(value, (uint64_t)(*p - '0'), &value))
-            return false;
+            value = UINT64_MAX;
     if (p == *text)
         return false;
     *text = p;
     *number = value;
     return true;
+}
+
+static uint64_t times(uint64_t number, uint64_t factor) {
+    uint64_t product;
+    return __builtin_mul_overflow(number, factor, &product) ? UINT64_MAX : product;
 }
 
 bool spec_parse_size(const char *text, size_t length, uint64_t *mib) {
@@ -92,10 +98,12 @@ bool spec_parse_size(const char *text, size_t length, uint64_t *mib) {
         return true;
     case 'G':
     case 'g':
-        return !__builtin_mul_overflow(number, 1024, mib);
+        *mib = times(number, 1024);
+        return true;
     case 'T':
     case 't':
-        return !__builtin_mul_overflow(number, 1024 * 1024, mib);
+        *mib = times(number, 1024 * 1024);
+        return true;
     default:
         return false;
     }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from agent.clock import now_ns
+from agent.jobs import HostJob
+from agent.state_file import StateFile
 from tests.unit.agent_peers import (
     FakeGpus,
     FakeShim,
@@ -105,3 +109,25 @@ def test_damaged_state_file_means_a_new_begin(tmp_path: Path) -> None:
     (tmp_path / "state/sfilld-n1.json").write_text("{")
     with running(settings, FakeGpus()) as agent:
         assert agent.agent.node.jobs.hosts == {}
+
+
+GROWING = [each.name for each in fields(HostJob) if "float" in str(each.type)]
+
+
+@pytest.mark.parametrize("name", sorted({*GROWING} - {"slowdown"}))
+def test_what_only_grows_with_time_is_written_with_the_sums(tmp_path: Path, name: str) -> None:
+    """At times, and not at every look at the node."""
+    with running(settings_for(tmp_path)) as agent:
+        host_begins(agent, 1)
+        node = agent.agent.node
+        state = StateFile(tmp_path / "another", node)
+        state.save()
+        setattr(node.jobs.hosts[1], name, 123.0)
+        state.save()
+        state.close()
+        (path,) = (tmp_path / "another").iterdir()
+        assert json.loads(path.read_text())["hosts"][0][name] != 123.0
+        later = StateFile(tmp_path / "another", node)
+        later.save(sums=True)
+        later.close()
+        assert json.loads(path.read_text())["hosts"][0][name] == 123.0

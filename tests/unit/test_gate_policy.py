@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,13 @@ def bubbles(board: TrainingBoard, lengths_us: list[int], *, cause: int = 1) -> N
         record.gpu = 0
         record.seq = 1
         board.bubble_head += 1
+
+
+def own_turn(gate: Gate, length_ns: int) -> int:
+    """When the first turn of the gate's own begins, from NOW on."""
+    first = NOW + -NOW % length_ns
+    turns = range(first, first + 100 * length_ns, length_ns)
+    return next(each for each in turns if gate.decide(each) == Closed.OPEN)
 
 
 def test_a_new_page_is_stale_until_its_heartbeat_moves(page: PolicyPage) -> None:
@@ -115,7 +123,7 @@ def test_what_would_outlast_a_turn_waits_for_the_next(gate: Gate, page: PolicyPa
     page.turn_us = 20_000
     page.in_flight_us = 2000
     page.fills[0].turn = 0
-    begin = NOW - NOW % (40 * MS) + 40 * MS
+    begin = own_turn(gate, 20 * MS)
     assert gate.decide(begin + 19 * MS, 900_000) == Closed.OPEN
     assert gate.decide(begin + 19 * MS, 1_100_000) == Closed.TURN
     gate.lib.glue_learn(gate.handle, 7, 600_000, 1)
@@ -128,10 +136,11 @@ def test_what_takes_a_good_part_of_a_turn_may_outlast_it(gate: Gate, page: Polic
     page.turns = 2
     page.turn_us = 1000
     page.fills[0].turn = 0
-    begin = NOW - NOW % (2 * MS) + 2 * MS
+    begin = own_turn(gate, MS)
     assert gate.decide(begin + MS // 2, 300_000) == Closed.OPEN
     assert gate.decide(begin + 3 * MS // 4, 260_000) == Closed.OPEN
-    assert gate.decide(begin + 3 * MS // 2, 300_000) == Closed.TURN
+    page.fills[0].turn = 1
+    assert gate.decide(begin + MS // 2, 300_000) == Closed.TURN
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -164,6 +173,30 @@ def test_each_turn_of_a_job_belongs_to_one_of_its_processes(
     assert opens() == alone
     face.member = 1
     assert opens() == set()
+
+
+@pytest.mark.parametrize("iteration_ms", [20, 40, 60, 100, 120, 240, 300])
+@pytest.mark.parametrize(("jobs", "members"), [(2, 0), (3, 0), (1, 2), (1, 5), (2, 3), (5, 4)])
+def test_no_rhythm_of_a_training_leaves_one_without_bubbles(
+    gate: Gate, page: PolicyPage, jobs: int, members: int, iteration_ms: int
+) -> None:
+    """Of 4000 bubbles in step with the turns, each has its part, and never waits for long."""
+    page.turns, page.turn_us = jobs, 20_000
+    face = gate.lib.glue_board().contents.gpus[0]
+    face.members = members
+    bubbles = range(4000)
+    equal = jobs * max(members, 1)
+    for page.fills[0].turn in range(jobs):
+        for face.member in range(max(members, 1)):
+            had = []
+            for bubble in bubbles:
+                now = NOW + bubble * iteration_ms * MS + 7 * MS
+                gate.freshen(now)
+                if gate.decide(now) == Closed.OPEN:
+                    had.append(bubble)
+            assert 0.7 < len(had) * equal / len(bubbles) < 1.3
+            waits = [later - earlier for earlier, later in itertools.pairwise(had)]
+            assert max(waits) < 15 * equal
 
 
 def test_one_fill_alone_has_every_turn(gate: Gate, page: PolicyPage) -> None:
