@@ -79,7 +79,6 @@ class Fill:
     lost: int = 0  # use records overwritten before they were read
     gpu_time_ns: int = 0
     intrusion_ns: int = 0
-    recorded: int | None = 0  # operations in the uses read so far; None: not known
     recorded_until_ns: int = 0  # when the last of those ended
 
 

@@ -14,7 +14,7 @@ MAGIC_TRAINING = 0x3152544E4C494653
 MAGIC_FILL = 0x31524C464E4C4653
 MAGIC_POLICY = 0x31594C504E4C4653
 MAGIC_ACCOUNT = 0x314343414E4C4653
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 MAX_STREAMS = 512
 MAX_GPUS = 16
 BUBBLE_RING = 1024
@@ -165,6 +165,7 @@ class FillGpu(ctypes.Structure):
         ("wait_ns", c_uint64),
         ("open_gpu_ns", c_uint64),
         ("done_ns", c_uint64),
+        ("recorded", c_uint64),
     )
 
 

@@ -68,6 +68,7 @@ class Agent:
         self.state = StateFile(settings.state_dir, self.node)
         self._restarted = self.state.load()
         self.spool = Spool(settings.spool_dir, settings.spool_max_bytes)
+        self.node.ledger.stored = self.spool.positions
         self.windows = Windows(self.node, now_ns())
         self._calibrator = Calibrator(self.node)
         self._drain = Drain(self.node, self.windows, self._calibrator)
@@ -163,6 +164,7 @@ class Agent:
             self.spool,
             min(0.5, self.settings.report_interval_s),
             on_main(self._spool_full),
+            on_main(self._drain.stored),
         )
         self._reporter: Reporter | None = None
         if self.settings.controller_url:
@@ -185,6 +187,8 @@ class Agent:
         self.state.save(sums=True)
         self.state.close()
         spooler.stop()
+        if not self.node.ledger.waiting:
+            self._drain.stored({each.board_id: each.drained for each in self.node.fills.values()})
         if reporter is not None:
             reporter.stop()
         self.spool.close()

@@ -123,7 +123,6 @@ class Drain:
         data, fill.drained, lost = _USES.read(
             fill.memory.raw, lambda: int(view.use_head), fill.drained
         )
-        view.drained = fill.drained & _LOW_BITS
         if lost:
             fill.lost += lost
             view.use_lost = fill.lost
@@ -134,7 +133,14 @@ class Drain:
                 gpu=fill.gpu,
             )
         if data:
-            self._uses(fill, data, now_ns())
+            self._uses(fill, data, now_ns(), (fill.board_id, fill.drained))
+
+    def stored(self, positions: dict[int, int]) -> None:
+        """Boards' uses up to here are on disk: an agent that adopts them reads on from there."""
+        for board_id, drained in positions.items():
+            fill = self._node.fills.get(board_id)
+            if fill is not None:
+                fill.memory.view.drained = drained & _LOW_BITS
 
     def died(self, fill: Fill, ended_ns: int, *, stood: bool) -> None:
         """A fill's process has ended, its last use still open: that is entered by estimate.
@@ -148,7 +154,9 @@ class Drain:
         self._uses(fill, b"".join(_USE.pack(*each) for each in last.records), now_ns())
         self._node.ledger.event("estimated", last.text, job_id=fill.job.job_id, gpu=fill.gpu)
 
-    def _uses(self, fill: Fill, data: bytes, now: int) -> None:
+    def _uses(
+        self, fill: Fill, data: bytes, now: int, position: tuple[int, int] | None = None
+    ) -> None:
         """Turns use records into ledger text and sums; thousands a second, so plain and bulky."""
         oldest = max(now - _LONGEST_NS, fill.admitted_ns)
         utc_ns = self._node.clock.utc_us(0) * 1000
@@ -157,8 +165,6 @@ class Drain:
         for use in _USE.iter_unpack(data):
             (board, seq, begin, end, first, last, gpu_time, intrusion, kernels, copies) = use[:10]
             gpu, cause = use[10], use[11]
-            if fill.recorded is not None:
-                fill.recorded += kernels + copies
             fill.recorded_until_ns = max(fill.recorded_until_ns, min(last, now))
             if (board, gpu) not in sources:
                 sources[board, gpu] = self._source(fill, board, gpu)
@@ -190,7 +196,7 @@ class Drain:
                 f'"used_us":{(last - first) / 1000},"kernels":{kernels},"copies":{copies},'
                 f'"gpu_time_us":{gpu_time / 1000},"intrusion_us":{intrusion / 1000}}}'
             )
-        self._node.ledger.add_texts(texts)
+        self._node.ledger.add_texts(texts, position)
         for source in sources.values():
             if source is not None and source.uses:
                 self._count(fill, source, now)

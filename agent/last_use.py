@@ -48,9 +48,7 @@ def estimate(
     if gpu is None or not trainings:
         return None
     released_ns, in_flight_ns = int(gpu.last_release_ns), int(gpu.in_flight_ns)
-    missing = 0
-    if fill.recorded is not None and not fill.lost:
-        missing = max(0, int(gpu.released) - fill.recorded)
+    missing = max(0, int(gpu.released) - int(gpu.recorded))
     open_ns = min(int(gpu.open_gpu_ns), ended_ns)
     if not 0 < released_ns <= ended_ns or not (missing or in_flight_ns or open_ns):
         return None

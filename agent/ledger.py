@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 
 from agent.clock import UtcClock
 from db.wire.messages import (
@@ -25,13 +26,39 @@ Record = HostJobRecord | FillJobRecord | BubbleUseRecord | WindowRecord | EventR
 MAX_WAITING = 200_000
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a board's ring is on record once certain texts are stored."""
+
+    board_id: int
+    drained: int  # records of the ring
+    begin: int  # the texts that came of it, counted from the ledger's begin
+    end: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Records for one batch, and how far boards are on record with them."""
+
+    records: list[str] = field(default_factory=list)
+    reached: list[Position] = field(default_factory=list)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Records of the ring that are stored with these, by board."""
+        return {each.board_id: each.drained for each in self.reached}
+
+
 class Ledger:
     """Records in order. `add` and `add_text` on any thread; `take` is the spooler's."""
 
     def __init__(self, clock: UtcClock) -> None:
         self.clock = clock
         self.dropped = 0
+        self.stored: dict[int, int] = {}  # positions that an earlier life has stored, by board
         self._waiting: deque[str] = deque()
+        self._positions: deque[Position] = deque()
+        self._taken = 0
         self._lock = threading.Lock()
 
     def add(self, record: Record) -> None:
@@ -41,12 +68,21 @@ class Ledger:
         """Adds a record that is JSON already. With the spool full for long, records are dropped."""
         self.add_texts([text])
 
-    def add_texts(self, texts: list[str]) -> None:
-        """Adds many at once."""
+    def add_texts(self, texts: list[str], position: tuple[int, int] | None = None) -> None:
+        """Adds many at once. `position`: a board's id, and how far its ring is read with them."""
         with self._lock:
             room = MAX_WAITING - len(self._waiting)
+            begin = self._taken + len(self._waiting)
             self._waiting.extend(texts[:room])
             self.dropped += max(0, len(texts) - room)
+            if position is not None:
+                end = self._taken + len(self._waiting)
+                self._positions.append(Position(*position, begin, end))
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not stored."""
+        return len(self._waiting)
 
     def event(
         self,
@@ -69,15 +105,28 @@ class Ledger:
             )
         )
 
-    def take(self, most: int) -> list[str]:
-        """The oldest records, at most so many, removed."""
+    def take(self, most: int) -> Taken:
+        """The oldest records, removed: about so many at most, as what has a position is one."""
         with self._lock:
-            return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            until = self._taken + min(most, len(self._waiting))
+            reached: list[Position] = []
+            while self._positions and self._positions[0].end <= until:
+                reached.append(self._positions.popleft())
+            if self._positions and self._positions[0].begin < until:
+                until = self._positions[0].begin
+                if until == self._taken:
+                    until = self._positions[0].end
+                    reached.append(self._positions.popleft())
+            records = [self._waiting.popleft() for _ in range(until - self._taken)]
+            self._taken = until
+            return Taken(records, reached)
 
-    def put_back(self, records: list[str]) -> None:
+    def put_back(self, taken: Taken) -> None:
         """Returns what could not be spooled to the front."""
         with self._lock:
-            self._waiting.extendleft(reversed(records))
+            self._waiting.extendleft(reversed(taken.records))
+            self._positions.extendleft(reversed(taken.reached))
+            self._taken -= len(taken.records)
 
 
 def printable(text: str) -> str:

@@ -33,7 +33,12 @@ class Spooler(threading.Thread):
     """Moves records from the ledger to the spool; says when the spool is full and when not."""
 
     def __init__(
-        self, ledger: Ledger, spool: Spool, interval_s: float, on_full: Callable[[str], None]
+        self,
+        ledger: Ledger,
+        spool: Spool,
+        interval_s: float,
+        on_full: Callable[[str], None],
+        on_stored: Callable[[dict[int, int]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="spooler", daemon=True)
         self._ledger = ledger
@@ -41,8 +46,8 @@ class Spooler(threading.Thread):
         self._interval_s = interval_s
         self._on_full = on_full
         self._full = ""
+        self._on_stored = on_stored
         self._ending = threading.Event()
-        self.on_stored: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         while not self._ending.wait(self._interval_s):
@@ -52,19 +57,21 @@ class Spooler(threading.Thread):
                 log.exception("an unforeseen error in the spooler")
 
     def store(self) -> None:
-        """Stores all that waits."""
-        stored = False
-        while records := self._ledger.take(_MOST_RECORDS):
-            try:
-                self._spool.append(records)
-            except SpoolFullError as error:
-                self._ledger.put_back(records)
-                self._tell(str(error))
+        """Stores all that waits; tells how far boards are on record with it."""
+        while True:
+            taken = self._ledger.take(_MOST_RECORDS)
+            if taken.records:
+                try:
+                    self._spool.append(taken.records, taken.positions)
+                except SpoolFullError as error:
+                    self._ledger.put_back(taken)
+                    self._tell(str(error))
+                    return
+                self._tell("")
+            if taken.positions:
+                self._on_stored(taken.positions)
+            if not taken.records:
                 return
-            stored = True
-        if stored:
-            self._tell("")
-            self.on_stored()
 
     def _tell(self, full: str) -> None:
         if full != self._full:

@@ -156,10 +156,10 @@ class ShimVerbs:
             fill.host_job_id,
             now_ns() - max(0, node.clock.now_us() - fill.admitted_at_us) * 1000,
         )
-        attached.drained = drained_before(
-            int(memory.view.use_head), int(memory.view.drained), USE_RING
-        )
-        attached.recorded = None if kept >= 0 else 0
+        head = int(memory.view.use_head)
+        noted = drained_before(head, int(memory.view.drained), USE_RING)
+        stored = node.ledger.stored.get(board_id, 0)  # by an agent killed before it noted so
+        attached.drained = stored if noted < stored <= head else noted
         # A job that began before this agent did may have processes that have yet to attach again.
         began_here = attached.admitted_ns >= node.started_ns
         node.accounts.join(attached, complete=began_here or not node.settings.guard)

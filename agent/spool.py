@@ -2,7 +2,9 @@
 
 Batches are numbered without a gap from 1 within one life of the spool, whose name `boot_id` is
 made with the spool's folder and survives restarts of the agent: a batch that is sent again after a
-crash is known by its number. Each is one line of JSON in a segment file, synced before it is sent.
+crash is known by its number. Each is one line of JSON in a segment file, synced before it is sent;
+after a tab stands how far boards' rings are on record with it, so that an agent that is killed has
+recorded each use once.
 A segment is deleted once all its batches are acknowledged.
 """
 
@@ -15,6 +17,7 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from db.wire.messages import Batch, EventRecord
 log = logging.getLogger(__name__)
 
 _SEGMENT_BYTES = 4 << 20
+NO_POSITIONS: Mapping[int, int] = {}
 
 
 class SpoolFullError(Exception):
@@ -54,6 +58,7 @@ class Spool:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._pending: dict[int, str] = {}  # oldest batches, read ahead
+        self.positions: dict[int, int] = {}  # of the rings by board, as batches found here say
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.boot_id, self.acknowledged = self._read_head()
         self._segments = self._read_segments()
@@ -72,9 +77,10 @@ class Spool:
         """Batches that are not acknowledged."""
         return self.last - self.acknowledged
 
-    def append(self, records: list[str]) -> int:
+    def append(self, records: list[str], positions: Mapping[int, int] = NO_POSITIONS) -> int:
         """Stores records (JSON texts) as the next batch, synced; returns its number.
 
+        `positions`: how far boards' rings are on record with them, by board id.
         Raises SpoolFullError, and then nothing was stored.
         """
         with self._lock:
@@ -83,7 +89,8 @@ class Spool:
                 f'{{"boot_id":{json.dumps(self.boot_id)},"sequence":{sequence},'
                 f'"records":[{",".join(records)}]}}'
             )
-            line = f"{text}\n".encode()
+            noted = f"\t{json.dumps(dict(positions))}" if positions else ""
+            line = f"{text}{noted}\n".encode()
             if self.size_bytes + len(line) > self._max_bytes:
                 raise SpoolFullError(
                     f"the spool {self._folder} holds {self.size_bytes} bytes, its bound is "
@@ -184,12 +191,33 @@ class Spool:
                 log.warning("%s is none of the spool's files and is left alone", path)
                 continue
             first = int(path.stem)
-            count, size = _count_whole_lines(path)
+            count, size = self._count_whole_lines(path)
             if size != path.stat().st_size:
                 log.warning("%s ended in a torn batch, never sent: cut off", path)
                 os.truncate(path, size)
             segments.append(_Segment(path, first, first + count - 1, size))
         return segments
+
+    def _count_whole_lines(self, path: Path) -> tuple[int, int]:
+        """Lines, and the bytes they take, but for a last one that a crash has torn."""
+        count = size = 0
+        with path.open("rb") as lines:
+            for line in lines:
+                count += 1
+                size += len(line)
+                whole = line.endswith(b"}\n")
+                if whole:
+                    self._note_positions(line.partition(b"\t")[2])
+        return (count, size) if not count or whole else (count - 1, size - len(line))
+
+    def _note_positions(self, noted: bytes) -> None:
+        if not noted:
+            return
+        try:
+            found = {int(board): int(drained) for board, drained in json.loads(noted).items()}
+        except (ValueError, TypeError, AttributeError):
+            return  # the disk did not keep it: the boards' own notes are as good, but for a moment
+        self.positions |= found
 
     def _open_segment(self, sequence: int) -> _Segment:
         if self._segments and not self._is_whole(self._segments[-1]):
@@ -239,10 +267,11 @@ class Spool:
         return {number: self._lost(number, self._folder) for number in range(sequence, end)}
 
     def _sound(self, line: bytes, number: int) -> str | None:
+        text = line.partition(b"\t")[0].rstrip(b"\n")
         try:
-            batch = json.loads(line)
+            batch = json.loads(text)
             if (batch["boot_id"], batch["sequence"]) == (self.boot_id, number):
-                return line.decode().rstrip("\n")
+                return text.decode()
         except (ValueError, KeyError, TypeError):
             pass
         return None
@@ -255,18 +284,6 @@ class Spool:
 
 
 _NAME = re.compile(r"[0-9]{16}\.batches")
-
-
-def _count_whole_lines(path: Path) -> tuple[int, int]:
-    """Lines, and the bytes they take, but for a last one that a crash has torn."""
-    count = size = 0
-    with path.open("rb") as lines:
-        for line in lines:
-            count += 1
-            size += len(line)
-    if count and not line.endswith(b"}\n"):
-        return count - 1, size - len(line)
-    return count, size
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@
 #define SFILL_MAGIC_FILL 0x31524c464e4c4653ull
 #define SFILL_MAGIC_POLICY 0x31594c504e4c4653ull
 #define SFILL_MAGIC_ACCOUNT 0x314343414e4c4653ull
-#define SFILL_LAYOUT_VERSION 3u
+#define SFILL_LAYOUT_VERSION 4u
 
 #define SFILL_MAX_STREAMS 512 /* streams one training process may use at once; more: shut */
 #define SFILL_MAX_GPUS 16     /* GPUs one process may use */
@@ -161,12 +161,13 @@ struct sfill_fill_gpu {
     _Atomic uint64_t wait_ns;       /* time operations waited for the gate, in all */
     _Atomic uint64_t open_gpu_ns;   /* GPU time of work that is done and in no record yet */
     _Atomic uint64_t done_ns;       /* when the last work that was seen done had ended */
+    _Atomic uint64_t recorded;      /* operations in the uses written so far */
 };
 
 struct sfill_fill_board {
     struct sfill_board_head head;
     _Atomic uint32_t gpus_used;
-    _Atomic uint32_t drained;  /* [agent] uses read so far, low bits: survives its restart */
+    _Atomic uint32_t drained;  /* [agent] uses on its disk so far, low bits: survives its restart */
     _Atomic uint64_t use_head; /* records written so far; ring index = head % ring */
     _Atomic uint64_t use_lost; /* records overwritten before the agent read them [agent] */
     struct sfill_fill_gpu gpus[SFILL_MAX_GPUS] __attribute__((aligned(64)));

@@ -114,6 +114,7 @@ static void fill(void) {
     MEMBER(sfill_fill_gpu, wait_ns);
     MEMBER(sfill_fill_gpu, open_gpu_ns);
     MEMBER(sfill_fill_gpu, done_ns);
+    MEMBER(sfill_fill_gpu, recorded);
     end();
     BEGIN(sfill_fill_board);
     MEMBER(sfill_fill_board, head);

@@ -23,6 +23,8 @@ static void write_record(struct uses *uses, const struct sfill_use *record) {
     if (!uses->board)
         return;
     uint64_t head = atomic_load_explicit(&uses->board->use_head, memory_order_relaxed);
+    atomic_fetch_add_explicit(&uses->board->gpus[uses->gpu].recorded,
+                              (uint64_t)record->kernels + record->copies, memory_order_relaxed);
     uses->board->uses[head % SFILL_USE_RING] = *record;
     atomic_store_explicit(&uses->board->use_head, head + 1, memory_order_release);
 }

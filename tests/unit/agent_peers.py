@@ -129,7 +129,7 @@ class RunningAgent:
         found = [json.loads(text) for text in list(self.agent.node.ledger._waiting)]
         for path in sorted(self.settings.spool_dir.glob("*.batches")):
             for line in path.read_text().splitlines():
-                found += json.loads(line)["records"]
+                found += json.loads(line.partition("\t")[0])["records"]
         return [record for record in found if record["kind"] == kind]
 
     def events(self, what: str) -> list[dict[str, Any]]:

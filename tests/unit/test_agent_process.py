@@ -19,6 +19,8 @@ from agent.packet import Packet
 from tests.unit.agent_peers import ROOT, Peer, until
 from tests.unit.shim_lab import interposer, simulated_gpu
 
+KERNELS_OF_AN_ITEM = 20  # of siminfer
+
 
 class Site:
     """A node with two simulated GPUs and sfilld on it."""
@@ -115,7 +117,8 @@ job_from_environment = true
         found = []
         for path in sorted(self.spool.glob("*.batches")):
             for line in path.read_text().splitlines():
-                found += [each for each in json.loads(line)["records"] if each["kind"] == kind]
+                batch = json.loads(line.partition("\t")[0])
+                found += [each for each in batch["records"] if each["kind"] == kind]
         return found
 
     def lending(self) -> subprocess.Popen[bytes]:
@@ -145,7 +148,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_killed_agent_stops_fill_not_training_and_a_new_one_goes_on(site: Site) -> None:
     training = site.lending()
-    fill = site.start("siminfer", 2, "--progress", site.folder / "progress")
+    fill = site.start("siminfer", 2, "--items", 1200, "--progress", site.folder / "progress")
 
     def done() -> int:
         return site.done("progress")
@@ -161,6 +164,12 @@ def test_killed_agent_stops_fill_not_training_and_a_new_one_goes_on(site: Site) 
     site.start_agent()
     until(lambda: done() > at_stop + 20, 20)
     until(lambda: any("after a restart" in each["text"] for each in site.records("event")))
+    assert fill.wait(20) == 0
+
+    def recorded() -> int:
+        return sum(int(each["kernels"]) for each in site.records("bubble_use"))
+
+    until(lambda: recorded() == KERNELS_OF_AN_ITEM * 1200, 5)  # of both agents, each once
 
 
 def test_fill_without_the_interposer_is_killed_within_a_second(site: Site) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.clock import now_ns
+from agent.drain import Drain
 from agent.jobs import HostJob
+from agent.reporter import Spooler
 from agent.state_file import StateFile
 from tests.unit.agent_peers import (
     FakeGpus,
@@ -80,6 +82,39 @@ def test_filling_goes_on_after_a_restart(tmp_path: Path, shims: list[FakeShim]) 
         assert {use["host_job_id"] for use in uses} == {1}
         host = agent.agent.node.jobs.hosts[1]
         assert host.intrusion_us == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_agent_that_is_killed_has_each_use_on_record_once(
+    tmp_path: Path, shims: list[FakeShim], monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Killed before it stored what it had read, or before it noted on the board that it had."""
+    settings = settings_for(tmp_path)
+    with monkeypatch.context() as killed:
+        killed.setattr(Drain, "stored", lambda *_: None)
+        if not stored:
+            killed.setattr(Spooler, "store", lambda _: None)
+        with running(settings) as agent:
+            host_begins(agent, 1)
+            training = train(agent, 1)
+            fill_begins(agent, 2)
+            gate = FakeShim(2)
+            shims += [training, gate]
+            gate.attach(agent, role="gate")
+            board_id = training.training_board().head.board_id
+            for _ in range(3):
+                write_use(gate, board_id)
+            until(lambda: len(agent.records("bubble_use")) == 3)
+    assert gate.fill_board().drained == 0
+    with running(settings, FakeGpus()) as agent:
+        assert len(agent.records("bubble_use")) == (3 if stored else 0)
+        host_begins(agent, 1)
+        fill_begins(agent, 2)
+        training.attach(agent, again=True)
+        assert gate.attach(agent, role="gate", again=True).verb == "gate"
+        write_use(gate, board_id)
+        until(lambda: gate.fill_board().drained == 4)
+        assert [use["bubble_seq"] for use in agent.records("bubble_use")] == [1, 3, 5, 7]
 
 
 def test_something_else_than_a_board_is_not_adopted(tmp_path: Path, shims: list[FakeShim]) -> None:

@@ -222,3 +222,69 @@ def test_a_disk_that_the_spool_has_filled_is_freed_by_what_is_acknowledged(
         assert (spool.acknowledged, spool.last) == (last, last)
     assert spool.append(['{"a":3}']) == last + 1
     assert spool.oldest() is not None
+
+
+def test_positions_of_boards_survive_with_the_batch_and_are_not_sent(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, MANY)
+    spool.append([record(1)], {7: 100, 8: 5})
+    spool.append([record(2)])
+    spool.append([record(3)], {7: 1 << 40})
+    again = Spool(tmp_path, MANY)
+    assert again.positions == {7: 1 << 40, 8: 5}
+    for n in range(1, 4):
+        batch = again.oldest()
+        assert batch is not None
+        assert json.loads(batch.text) == {
+            "boot_id": spool.boot_id,
+            "sequence": n,
+            "records": [{"n": n}],
+        }
+        again.acknowledge(n)
+
+
+@pytest.mark.parametrize("damage", ["[1]}", '{"x":1}', '{"7":{}}', "\xff}"])
+def test_a_damaged_position_costs_no_batch(tmp_path: Path, damage: str) -> None:
+    Spool(tmp_path, MANY).append([record(1)], {7: 100})
+    (path,) = tmp_path.glob("*.batches")
+    text = path.read_bytes().partition(b"\t")[0]
+    path.write_bytes(text + b"\t" + damage.encode("latin-1") + b"\n")
+    again = Spool(tmp_path, MANY)
+    assert again.positions == {}
+    assert numbers(again) == [1]
+
+
+def test_a_batch_ends_where_a_board_s_position_is_whole(tmp_path: Path) -> None:
+    ledger = Ledger(UtcClock())
+    ledger.add_text("a")
+    ledger.add_texts(["b", "c"], (7, 2))
+    ledger.add_texts([], (8, 9))
+    ledger.add_texts(["d", "e", "f"], (7, 5))
+    ledger.add_text("g")
+
+    def taken(most: int) -> tuple[str, dict[int, int]]:
+        found = ledger.take(most)
+        return "".join(found.records), found.positions
+
+    assert taken(2) == ("a", {})
+    first = ledger.take(2)
+    assert ("".join(first.records), first.positions) == ("bc", {7: 2, 8: 9})
+    ledger.put_back(first)
+    assert taken(4) == ("bc", {7: 2, 8: 9})
+    assert taken(1) == ("def", {7: 5})
+    assert taken(1) == ("g", {})
+    assert taken(1) == ("", {})
+    ledger.add_texts([], (7, 6))
+    assert taken(1) == ("", {7: 6})
+
+
+def test_boards_are_told_what_is_stored_and_not_what_is_only_taken(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 300)
+    ledger = Ledger(UtcClock())
+    stored: list[dict[int, int]] = []
+    spooler = Spooler(ledger, spool, 1, lambda _: None, stored.append)
+    ledger.add_texts([record(1)], (7, 1))
+    spooler.store()
+    ledger.add_texts([record(n) * 50 for n in range(2)], (7, 3))
+    spooler.store()
+    assert stored == [{7: 1}]
+    assert ledger.waiting == 2

@@ -73,6 +73,7 @@ def record_use(peers: Peers, kernels: int, first_ns: int, last_ns: int) -> None:
     [training] = peers.agent.agent.node.trainings
     use.host_board_id, use.bubble_seq, use.bubble_begin_ns = training, 1, first_ns
     use.first_release_ns, use.last_done_ns, use.kernels, use.cause = first_ns, last_ns, kernels, 1
+    peers.fill.gpus[0].recorded += kernels
     peers.fill.use_head += 1
 
 
