@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from db.whole_number import whole_number
 from db.wire.messages import HostMode, ShareMode
 
 _UNIT_BYTES = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d{1,12})([KMGT]?)(?:I?B)?", re.IGNORECASE)
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?")
+_SIZE = re.compile(r"(\d+)([KMGT]?)(?:I?B)?", re.IGNORECASE | re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?", re.ASCII)
 _MODES = tuple(HostMode)
+_MOST_BYTES = (1 << 63) - 1  # of a database's whole numbers
 MAX_SLOWDOWN = 0.2
 
 
@@ -43,12 +45,13 @@ class HostSpec:
 def parse_size(text: str, key: str = "mem") -> int:
     """Bytes of a size such as `16G`, `512M` or, as in Slurm, `512` (MiB). Raises SpecError."""
     found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) * _UNIT_BYTES[found[2].upper()] if found else 0
-    if size <= 0:
+    unit_bytes = _UNIT_BYTES[found[2].upper()] if found else 1
+    count = whole_number(found[1], 1, _MOST_BYTES // unit_bytes) if found else None
+    if count is None:
         raise SpecError(
             f"{key}={text} is no size: use a whole number above 0 with K, M, G or T, as {key}=16G"
         )
-    return size
+    return count * unit_bytes
 
 
 def parse_percent(text: str, key: str = "slowdown") -> float:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
-ALLOWED = "an age such as 90s, 15m, 6h or 3d, or a time such as 2026-03-01T14:30"
+from db.quoted import quoted
+
+ALLOWED = "an age such as 90s, 15m, 6h or 3d, or a time since 1970 such as 2026-03-01T14:30"
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,7 +27,10 @@ def parse_when(text: str, *, now_us: int, zone: tzinfo | None = None) -> int:
     if words == "now":
         return now_us
     if age := _AGE.fullmatch(words):
-        return now_us - int(age[1]) * _SECONDS[age[2]] * 1_000_000
+        at_us = now_us - int(age[1]) * _SECONDS[age[2]] * 1_000_000
+        if at_us < 0:
+            raise _no_time(text)
+        return at_us
     try:
         at = datetime.fromisoformat(words)
         if at.tzinfo is None:
@@ -33,8 +38,12 @@ def parse_when(text: str, *, now_us: int, zone: tzinfo | None = None) -> int:
     except (ValueError, OverflowError):
         at = _BEFORE
     if at < _EPOCH:  # about the first year, whether one is read depends on the zone
-        raise ValueError(f"{text!r} is no time; allowed is {ALLOWED}")
+        raise _no_time(text)
     return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def _no_time(text: str) -> ValueError:
+    return ValueError(f"{quoted(text)} is no time; allowed is {ALLOWED}")
 
 
 def iso_utc(at_us: int) -> str:

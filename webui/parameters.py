@@ -9,7 +9,9 @@ from datetime import UTC
 from flask import request
 
 from db.queries import AuditFilter, EventFilter, Key
+from db.quoted import quoted
 from db.when import parse_when
+from db.whole_number import whole_number
 from db.wire.messages import Cause
 
 MAX_JOB = 2**31 - 1
@@ -39,9 +41,12 @@ def whole(name: str, default: int | None, low: int, high: int) -> int | None:
     text = request.args.get(name, "").strip()
     if not text:
         return default
-    if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
-        raise BadParameterError(f"{name} must be a whole number from {low} to {high}, not {text!r}")
-    return int(text)
+    found = whole_number(text, low, high)
+    if found is None:
+        raise BadParameterError(
+            f"{name} must be a whole number from {low} to {high}, not {quoted(text)}"
+        )
+    return found
 
 
 def name_of(name: str) -> str | None:
@@ -101,7 +106,7 @@ def audit_filter(now: int) -> AuditFilter:
     cause = name_of("cause")
     causes = [str(item) for item in Cause]
     if cause is not None and cause not in causes:
-        raise BadParameterError(f"cause must be one of {', '.join(causes)}, not {cause!r}")
+        raise BadParameterError(f"cause must be one of {', '.join(causes)}, not {quoted(cause)}")
     since, until = span(now)
     return AuditFilter(
         fill_job_id=whole("fill_job", None, 1, MAX_JOB),

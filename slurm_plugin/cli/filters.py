@@ -12,11 +12,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from db.models import Gpu, Node
+from db.quoted import quoted
 from db.when import ALLOWED, parse_when
+from db.whole_number import whole_number
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _PLACE = re.compile(r"([\w.-]+):(\d{1,4})")
 _NAME = re.compile(r"[\w.@+-]{1,64}")
+_LAST_JOB = 2**31 - 1
 
 
 def now_us() -> int:
@@ -35,8 +38,8 @@ class When(click.ParamType[int]):
             return value
         try:
             return parse_when(value, now_us=now_us())
-        except ValueError:
-            self.fail(f"{value!r} is no time; allowed is {ALLOWED}", param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Name(click.ParamType[str]):
@@ -48,7 +51,7 @@ class Name(click.ParamType[str]):
         """Refuse what cannot be a name."""
         if not _NAME.fullmatch(value):
             self.fail(
-                f"{value!r} is no name; allowed are letters, digits and _ . @ + -", param, ctx
+                f"{quoted(value)} is no name; allowed are letters, digits and _ . @ + -", param, ctx
             )
         return str(value)
 
@@ -60,10 +63,12 @@ class Job(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Refuse what Slurm cannot have given out."""
-        text = str(value)
-        if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) < 2**31):
-            self.fail(f"{text!r} is no Slurm job id; allowed is 1 to {2**31 - 1}", param, ctx)
-        return int(text)
+        found = whole_number(str(value), 1, _LAST_JOB)
+        if found is None:
+            self.fail(
+                f"{quoted(value)} is no Slurm job id; allowed is 1 to {_LAST_JOB}", param, ctx
+            )
+        return found
 
 
 JOB = Job()
@@ -100,6 +105,7 @@ def find_gpu(session: Session, text: str | None) -> str | None:
     found = session.scalar(query)
     if found is None:
         raise click.UsageError(
-            f"--gpu: no GPU {text!r} is known; allowed is a UUID or NODE:MINOR as in sfill status"
+            f"--gpu: no GPU {quoted(text)} is known; "
+            "allowed is a UUID or NODE:MINOR as in sfill status"
         )
     return found

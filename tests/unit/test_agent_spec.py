@@ -19,13 +19,22 @@ from db.wire.messages import HostMode, ShareMode
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("16G", 16 << 30), ("512M", 512 << 20), ("2048", 2 << 30), ("1t", 1 << 40), ("3GiB", 3 << 30)],
+    [
+        ("16G", 16 << 30),
+        ("512M", 512 << 20),
+        ("2048", 2 << 30),
+        ("1t", 1 << 40),
+        ("3GiB", 3 << 30),
+        ("0" * 20 + "2G", 2 << 30),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "0G", "-1G", "banana", "1.5G", "16 G", "1X"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0G", "-1G", "banana", "1.5G", "16 G", "1X", "١G", "8388608T", "9" * 5000]
+)
 def test_bad_size_is_one_sentence_that_names_the_key(text: str) -> None:
     with pytest.raises(SpecError, match=r"^mem=.*\bmem=16G$"):
         parse_size(text)
