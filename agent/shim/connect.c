@@ -9,22 +9,26 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "connect.h"
+#include "own_fd.h"
 #include "shim.h"
 
 #define DEFAULT_SOCKET "/run/sfill/sfilld.sock"
 enum { MESSAGE_BYTES = 4096, ATTACH_MS = 50, ATTACH_MOST_MS = 10000, NS_PER_MS = 1000000 };
 
-static _Atomic int connection = -1;
+static struct own_fd connection = OWN_FD_NONE;
 
 static int ms_left(uint64_t deadline_ns) {
     uint64_t now = shim_now_ns();
     return now >= deadline_ns ? 0 : (int)((deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS);
 }
 
-static int open_socket(uint64_t deadline_ns) {
+static const char *socket_path(void) {
     const char *path = getenv("SFILL_SOCKET");
-    if (!path || !*path)
-        path = DEFAULT_SOCKET;
+    return path && *path ? path : DEFAULT_SOCKET;
+}
+
+static int open_socket(uint64_t deadline_ns) {
+    const char *path = socket_path();
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path) {
         shim_log(1, "SFILL_SOCKET is longer than %zu characters", sizeof address.sun_path - 1);
@@ -161,7 +165,7 @@ static bool attach(enum shim_role wish, int board_fd, struct shim_answer *answer
         close(fd);
         return false;
     }
-    int old = atomic_exchange(&connection, fd);
+    int old = own_fd_keep(&connection, fd);
     if (old >= 0)
         close(old);
     return true;
@@ -186,10 +190,13 @@ enum shim_role shim_attach(struct shim_answer *answer) {
     bool answered = attach(wish, -1, answer, most_ms);
     if (answered && answer->role != SHIM_ASIDE)
         return answer->role;
+    int level = wish == SHIM_GATE ? 1 : 2; /* a fill that stands still has to know why */
+    const char *so = wish == SHIM_GATE ? ": the gate stays shut" : "";
     if (answered)
-        shim_log(2, "the agent has no part for this process");
+        shim_log(level, "the agent has no part for this process%s", so);
     else
-        shim_log(2, "no answer from the agent within %d ms", most_ms);
+        shim_log(level, "no answer from the agent at %.108s within %d ms%s", socket_path(), most_ms,
+                 wish == SHIM_GATE ? ": the gate is shut until one comes" : "");
     /* A fill without an agent holds all it does; a training goes on as if we were not here. */
     if (wish == SHIM_GATE)
         return answer->role = SHIM_GATE;
@@ -215,10 +222,10 @@ bool shim_ask(char *text, size_t size, int timeout_ms) {
     return length > 0;
 }
 
-int shim_connection(void) { return atomic_load(&connection); }
+int shim_connection(void) { return own_fd(&connection); }
 
 int shim_receive(char *text, size_t size, int *fd, int timeout_ms) {
-    int socket_fd = atomic_load(&connection);
+    int socket_fd = own_fd(&connection);
     if (socket_fd < 0) {
         *fd = -1;
         return -1;
@@ -230,12 +237,8 @@ int shim_receive(char *text, size_t size, int *fd, int timeout_ms) {
 }
 
 int shim_send(const char *text) {
-    int fd = atomic_load(&connection);
+    int fd = own_fd(&connection);
     return fd >= 0 && send_on(fd, text, -1) ? 0 : -1;
 }
 
-void connect_close(void) {
-    int fd = atomic_exchange(&connection, -1);
-    if (fd >= 0)
-        close(fd);
-}
+void connect_close(void) { own_fd_close(&connection); }

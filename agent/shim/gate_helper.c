@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "gate.h"
 #include "gate_driver.h"
+#include "own_fd.h"
 
 #define WATCH_NS 25000ull      /* between looks while something is about to happen */
 #define SETTLE_NS 50000ull     /* ... or may happen */
@@ -19,13 +20,13 @@
 #define MESSAGES_NS 2000000ull /* between looks at the socket while watching */
 #define RECONNECT_NS 500000000ull
 
-static int wake_fd = -1;
+static struct own_fd wake = OWN_FD_NONE;
 static _Atomic bool asleep;
 
 void gate_helper_wake(void) {
     uint64_t one = 1;
     if (atomic_load(&asleep) && atomic_exchange(&asleep, false))
-        if (write(wake_fd, &one, sizeof one) < 0)
+        if (write(own_fd(&wake), &one, sizeof one) < 0)
             return; /* full: it is being woken already */
 }
 
@@ -80,11 +81,11 @@ static uint64_t look_at_all(bool show) {
 
 /* Sleeps until the agent says something, an operation is released or IDLE_MS have passed. */
 static void rest(void) {
-    struct pollfd fds[2] = {{.fd = wake_fd, .events = POLLIN},
+    struct pollfd fds[2] = {{.fd = own_fd(&wake), .events = POLLIN},
                             {.fd = shim_connection(), .events = POLLIN}};
     poll(fds, 2, IDLE_MS);
     uint64_t count;
-    if (fds[0].revents & POLLIN && read(wake_fd, &count, sizeof count) < 0)
+    if (fds[0].revents & POLLIN && read(own_fd(&wake), &count, sizeof count) < 0)
         shim_log(2, "gate: spurious wake");
 }
 
@@ -147,6 +148,6 @@ static void run(void) {
 }
 
 bool gate_helper_start(void) {
-    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return wake_fd >= 0 && shim_thread(run, "sfill-gate");
+    own_fd_keep(&wake, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return own_fd(&wake) >= 0 && shim_thread(run, "sfill-gate");
 }

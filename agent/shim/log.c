@@ -1,5 +1,6 @@
 /* log.c - one line on standard error, when SFILL_LOG asks for it. */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,10 @@ static int level_wanted(void) {
     int level = atomic_load(&cached);
     if (level < 0) {
         const char *text = getenv("SFILL_LOG");
-        level = text && text[0] >= '0' && text[0] <= '0' + LOG_MOST && !text[1] ? text[0] - '0'
-                                                                                : LOG_DEFAULT;
-        atomic_store(&cached, level);
+        bool known = text && text[0] >= '0' && text[0] <= '0' + LOG_MOST && !text[1];
+        level = known ? text[0] - '0' : LOG_DEFAULT;
+        if (atomic_exchange(&cached, level) < 0 && text && !known)
+            shim_log(1, "SFILL_LOG=%.20s is not 0, 1 or 2: taken as %d", text, LOG_DEFAULT);
     }
     return level;
 }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include "hooks.h"
 #include "monitor.h"
+#include "own_fd.h"
 
 struct sfill_training_board *monitor_board;
 struct monitor_driver monitor_driver;
@@ -249,26 +250,27 @@ static bool load_driver(struct monitor_driver *driver) {
     return true;
 }
 
-static int board_fd = -1;
+static struct own_fd own_board = OWN_FD_NONE;
 
 size_t monitor_board_bytes(void) { return sizeof(struct sfill_training_board); }
 
 void *monitor_board_view(void) {
-    void *view = mmap(NULL, monitor_board_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, board_fd, 0);
+    void *view = mmap(NULL, monitor_board_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED,
+                      own_fd(&own_board), 0);
     if (view == MAP_FAILED)
         return NULL;
     madvise(view, monitor_board_bytes(), MADV_DONTFORK);
     return view;
 }
 
-int monitor_board_descriptor(void) { return board_fd; }
+int monitor_board_descriptor(void) { return own_fd(&own_board); }
 
 bool monitor_start(const struct shim_answer *answer) {
     if (answer->board_fd < 0 || answer->size_bytes < sizeof(struct sfill_training_board)) {
         shim_log(1, "the agent's board is too small: not of this version");
         return false;
     }
-    board_fd = answer->board_fd;
+    own_fd_keep(&own_board, answer->board_fd);
     monitor_rescue_within(answer->rescue_ms);
     monitor_board = monitor_board_view();
     if (!monitor_board || monitor_board->head.magic != SFILL_MAGIC_TRAINING ||

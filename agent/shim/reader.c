@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "gate.h"
+#include "own_fd.h"
 
-static int board_fd = -1; /* kept for the agent after it comes back */
+static struct own_fd own_board = OWN_FD_NONE; /* kept for the agent after it comes back */
 
 /* A mapping of a shared object, or NULL if it is not what it should be. */
 static void *map(int fd, size_t size, uint64_t magic, int protection) {
@@ -57,9 +58,9 @@ bool reader_adopt(const struct shim_answer *answer) {
     if (at == MAP_FAILED)
         return false;
     madvise(at, size, MADV_DONTFORK);
-    if (board_fd >= 0 && board_fd != answer->board_fd)
-        close(board_fd);
-    board_fd = answer->board_fd;
+    int before = own_fd_keep(&own_board, answer->board_fd);
+    if (before >= 0 && before != answer->board_fd)
+        close(before);
     uint32_t used = atomic_load(&gate.gpus_used);
     for (uint32_t i = 0; i < used; i++)
         memcpy(gate.board->gpus[i].uuid, atomic_load(&gate.gpus[i])->uuid, SFILL_UUID_BYTES);
@@ -69,7 +70,7 @@ bool reader_adopt(const struct shim_answer *answer) {
     return true;
 }
 
-int reader_board_fd(void) { return board_fd; }
+int reader_board_fd(void) { return own_fd(&own_board); }
 
 static void forget_host(struct gate_gpu *gpu, int index) {
     uint64_t now_ns = shim_now_ns();

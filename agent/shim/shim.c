@@ -21,8 +21,8 @@ static void in_child(void) {
 
 static const struct shim_role_ops *start(void) {
     struct shim_answer answer = {.board_fd = -1};
+    pthread_atfork(NULL, NULL, in_child); /* first: another thread may fork while we wait */
     enum shim_role role = shim_attach(&answer);
-    pthread_atfork(NULL, NULL, in_child);
     if (role == SHIM_MONITOR && monitor_start(&answer)) {
         atomic_store(&role_now, role);
         return &monitor_ops;

@@ -115,7 +115,8 @@ def test_a_board_of_another_version(tmp_path: Path) -> None:
 def test_the_log_says_why_a_process_is_left_alone(tmp_path: Path) -> None:
     env = environment(null_driver(), tmp_path / "nobody.sock", {"SFILL_LOG": "2"})
     del env["SFILL_ATTACH_MS"]
-    assert "no answer from the agent within 50 ms" in outcome(env)[2]
+    said = outcome(env)[2]
+    assert f"no answer from the agent at {tmp_path}/nobody.sock within 50 ms" in said
 
 
 def test_the_agent_is_asked_once_and_not_again(tmp_path: Path) -> None:
