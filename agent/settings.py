@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tomllib
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
+from db.host_port import is_http_url
+from db.settings_section import SectionSettings, SettingsError, load_section
 from db.wire.messages import HostMode
 
-DEFAULT_FILE = "/etc/sfill/sfill.toml"
 GIB = 1 << 30
 
 
-class SettingsError(ValueError):
-    """Settings that cannot be used; the text is one sentence."""
-
-
-class AgentSettings(BaseSettings):
+class AgentSettings(SectionSettings):
     """Every setting of the agent, with its default and bounds."""
 
-    model_config = SettingsConfigDict(env_prefix="SFILL_AGENT_", extra="forbid")
+    section: ClassVar[str] = "agent"
+    model_config = SettingsConfigDict(env_prefix="SFILL_AGENT_")
 
     # Who and where
     node: str = Field(description="Slurm name of this training node, as n1")
     twin: str = Field(description="Slurm name of its twin in the partition fill, as f1")
     gpus: list[int] = Field(
-        default=[], description="device minors of this node's GPUs in Slurm's order; empty: all"
+        default=[],
+        examples=[[0, 1]],
+        description="device minors of this node's GPUs in Slurm's order; empty: all",
     )
     socket: str = Field(
         default="/run/sfill/sfilld.sock", description="unix socket; %n stands for the node's name"
@@ -56,7 +49,9 @@ class AgentSettings(BaseSettings):
         default=0, ge=0, description="user id of SlurmUser, who may switch filling off beside root"
     )
     prolog_user_ids: list[int] = Field(
-        default=[0], description="user ids that may announce jobs (slurmd's prolog and SPANK)"
+        default=[0],
+        examples=[[0, 64030]],
+        description="user ids that may announce jobs (slurmd's prolog and SPANK)",
     )
     # Controller
     controller_url: str = Field(
@@ -262,6 +257,7 @@ class AgentSettings(BaseSettings):
     )
     shared_device_paths: list[str] = Field(
         default=["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
+        examples=[["/dev/nvidiactl", "/dev/nvidia-uvm"]],
         description="device nodes that every user of a GPU needs; missing ones are passed over",
     )
     # Tests and bench
@@ -307,7 +303,7 @@ class AgentSettings(BaseSettings):
     @field_validator("controller_url")
     @classmethod
     def _is_http(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^\s/]+/?", value):
+        if value and not is_http_url(value):
             raise ValueError("must be http://HOST:PORT or https://HOST:PORT, or empty")
         return value
 
@@ -338,51 +334,14 @@ class AgentSettings(BaseSettings):
         """The socket's path, with the node's name put in."""
         return self.socket.replace("%n", self.node)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment goes before the file's section, which `load` passes as init values."""
-        return (env_settings, init_settings)
-
 
 def load(file: str | None, **given: Any) -> AgentSettings:
     """Settings from `file` (else SFILL_CONF, else the default file), the environment and `given`.
 
     Raises SettingsError with one sentence that names the setting.
     """
-    path = Path(file or os.environ.get("SFILL_CONF") or DEFAULT_FILE)
-    try:
-        section = tomllib.loads(path.read_text()).get("agent", {})
-    except FileNotFoundError:
-        if file is not None:
-            raise SettingsError(f"settings file {path} does not exist") from None
-        section = {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
-    if not isinstance(section, dict):
-        raise SettingsError(f"[agent] in {path} must be a table")
-    section |= {key: value for key, value in given.items() if value is not None}
-    try:
-        return AgentSettings(**section)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "settings"
-        text = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            text = f"is unknown{_meant(name)}; SETTINGS.md lists what is allowed"
-        raise SettingsError(f"[agent] {name} in {path}: {text}") from error
-
-
-def _meant(name: str) -> str:
-    """The settings that a misspelt one comes close to."""
-    close = get_close_matches(name, AgentSettings.model_fields, n=3)
-    return f", did you mean {' or '.join(close)}?" if close else ""
+    wanted = {key: value for key, value in given.items() if value is not None}
+    return load_section(AgentSettings, file, wanted)
 
 
 __all__ = ["AgentSettings", "SettingsError", "load"]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
-from pathlib import Path
+import ipaddress
+from typing import ClassVar
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_FILE = "/etc/sfill/sfill.toml"
-SECTION = "controller"
-
-
-class SettingsError(ValueError):
-    """Settings that cannot be used; the text is one sentence."""
+from db.host_port import split_host_port
+from db.quoted import quoted
+from db.settings_section import SectionSettings, SettingsError, load_section
 
 
-class ControllerSettings(BaseSettings):
+class ControllerSettings(SectionSettings):
     """Every setting of the controller, with its default and bounds."""
 
-    model_config = SettingsConfigDict(env_prefix="SFILL_CONTROLLER_", extra="forbid")
+    section: ClassVar[str] = "controller"
+    model_config = SettingsConfigDict(env_prefix="SFILL_CONTROLLER_")
 
     # Where and with what
     listen: str = Field(
@@ -53,6 +50,7 @@ class ControllerSettings(BaseSettings):
     )
     node_addresses: dict[str, list[str]] = Field(
         default={},
+        examples=[{"n1": ["10.0.0.1"]}],
         description="node name -> IPv4 addresses its reports may come from, beside those that its"
         ' name resolves to; "*" as a name holds for every node',
     )
@@ -117,30 +115,38 @@ class ControllerSettings(BaseSettings):
     @field_validator("listen")
     @classmethod
     def _address(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise ValueError("must be host:port, as 127.0.0.1:8641")
+        if split_host_port(value) is None:
+            raise ValueError("must be host:port, as 127.0.0.1:8641 or [::1]:8641")
+        return value
+
+    @field_validator("node_addresses")
+    @classmethod
+    def _are_ipv4(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        for node, addresses in value.items():
+            for address in addresses:
+                try:
+                    ipaddress.IPv4Address(address)
+                except ValueError:
+                    raise ValueError(
+                        f"{quoted(address)} of {quoted(node)} is no IPv4 address"
+                    ) from None
         return value
 
     @property
     def host(self) -> str:
-        return self.listen.rpartition(":")[0].strip("[]")
+        """Address without brackets."""
+        return self._listens[0]
 
     @property
     def port(self) -> int:
-        return int(self.listen.rpartition(":")[2])
+        """TCP port."""
+        return self._listens[1]
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, whose values come in as arguments."""
-        return (env_settings, init_settings)
+    @property
+    def _listens(self) -> tuple[str, int]:
+        found = split_host_port(self.listen)
+        assert found is not None  # the validator's word
+        return found
 
 
 def load_settings(config: str | None = None) -> ControllerSettings:
@@ -148,29 +154,7 @@ def load_settings(config: str | None = None) -> ControllerSettings:
 
     Raises SettingsError with one sentence that names the file, the key and what is allowed.
     """
-    named = config or os.environ.get("SFILL_CONF")
-    path = Path(named or DEFAULT_FILE)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8")) if named or path.exists() else {}
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not TOML ({error})") from None
-    section = document.get(SECTION, {})
-    if not isinstance(section, dict):
-        raise SettingsError(f"{path}: {SECTION} must be a section, [{SECTION}]")
-    try:
-        return ControllerSettings(**section)
-    except ValidationError as error:
-        raise SettingsError(f"{path}: {_first(error)}") from None
+    return load_section(ControllerSettings, config, {})
 
 
-def _first(error: ValidationError) -> str:
-    """The first fault of several, as half a sentence."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        allowed = ", ".join(ControllerSettings.model_fields)
-        return f"[{SECTION}] {key} is unknown; allowed are {allowed}"
-    text = first["msg"].removeprefix("Value error, ")
-    return f"[{SECTION}] {key} = {first.get('input')!r}: {text[:1].lower()}{text[1:]}"
+__all__ = ["ControllerSettings", "SettingsError", "load_settings"]

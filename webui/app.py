@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.exceptions import HTTPException
 
 from db.engine import Database
+from db.host_port import bracketed
 from db.schema import why_unreadable
 from webui.parameters import BadParameterError
 from webui.settings import WebSettings
@@ -42,6 +43,7 @@ def create_app(settings: WebSettings, database: Database) -> Flask:
     app.register_blueprint(jobs.pages)
     app.register_blueprint(audit.pages)
     app.register_blueprint(events.pages)
+    local_names = {*LOCAL_NAMES, bracketed(settings.host)}
     static_version = _version(Path(app.static_folder or ""))
 
     @app.context_processor
@@ -57,7 +59,7 @@ def create_app(settings: WebSettings, database: Database) -> Flask:
         """A foreign page that lets its own name point at 127.0.0.1 must read nothing here."""
         host = request.host
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name in LOCAL_NAMES:
+        if name in local_names:
             return None
         return _failure(421, "This dashboard answers only under localhost or 127.0.0.1.")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
-from waitress.server import create_server
+from waitress.server import MultiSocketServer, create_server
 
 from db.engine import Database, DatabaseError
+from db.host_port import http_url
 from webui.app import create_app
 from webui.settings import SettingsError, load_settings
 
@@ -34,9 +36,16 @@ def main(config: str | None) -> None:
     except OSError as error:
         click.echo(f"sfill-web: cannot listen on {settings.listen}: {error.strerror}", err=True)
         sys.exit(1)
-    click.echo(f"sfill-web: dashboard at http://{settings.host}:{server.effective_port}/")
+    click.echo(f"sfill-web: dashboard at {http_url(settings.host, port_of(server))}/")
     sys.stdout.flush()
     server.run()
+
+
+def port_of(server: Any) -> int:
+    """Where it listens; of several sockets (one for each address of localhost) the first's."""
+    if isinstance(server, MultiSocketServer):
+        return int(server.effective_listen[0][1])
+    return int(server.effective_port)
 
 
 if __name__ == "__main__":

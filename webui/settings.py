@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import tomllib
-from pathlib import Path
+from typing import ClassVar
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_CONFIG = "/etc/sfill/sfill.toml"
-SECTION = "web"
+from db.host_port import split_host_port
+from db.settings_section import SectionSettings, SettingsError, load_section
 
 
-class SettingsError(Exception):
-    """Settings that cannot be used; the text is one sentence for the operator."""
-
-
-class WebSettings(BaseSettings):
+class WebSettings(SectionSettings):
     """What `sfill-web` may be told."""
 
-    model_config = SettingsConfigDict(env_prefix="SFILL_WEB_", extra="forbid")
+    section: ClassVar[str] = "web"
+    model_config = SettingsConfigDict(env_prefix="SFILL_WEB_")
 
     listen: str = Field(
         default="127.0.0.1:8642",
@@ -51,10 +42,12 @@ class WebSettings(BaseSettings):
     @field_validator("listen")
     @classmethod
     def _loopback(cls, value: str) -> str:
-        host, separator, port = value.rpartition(":")
-        if not separator or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535")
-        name = host.strip("[]")
+        found = split_host_port(value, lowest_port=0)
+        if found is None:
+            raise ValueError(
+                "must be ADDRESS:PORT with a port of 0 to 65535, as 127.0.0.1:8642 or [::1]:8642"
+            )
+        name, _ = found
         try:
             loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
         except ValueError:
@@ -66,49 +59,23 @@ class WebSettings(BaseSettings):
     @property
     def host(self) -> str:
         """Address without brackets."""
-        return self.listen.rpartition(":")[0].strip("[]")
+        return self._listens[0]
 
     @property
     def port(self) -> int:
         """TCP port; 0 lets the system choose."""
-        return int(self.listen.rpartition(":")[2])
+        return self._listens[1]
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, whose values come in as arguments."""
-        return (env_settings, init_settings)
+    @property
+    def _listens(self) -> tuple[str, int]:
+        found = split_host_port(self.listen, lowest_port=0)
+        assert found is not None  # the validator's word
+        return found
 
 
 def load_settings(config: str | None = None) -> WebSettings:
     """Read the file `config` (else SFILL_CONF, else the default, which may be absent)."""
-    named = config or os.environ.get("SFILL_CONF")
-    path = Path(named or DEFAULT_CONFIG)
-    section: object = {}
-    if named or path.exists():
-        try:
-            section = tomllib.loads(path.read_text(encoding="utf-8")).get(SECTION, {})
-        except OSError as error:
-            raise SettingsError(f"{path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: not TOML ({error})") from None
-    if not isinstance(section, dict):
-        raise SettingsError(f"{path}: {SECTION} must be a section, [{SECTION}]")
-    try:
-        return WebSettings(**section)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(WebSettings.model_fields)
-            raise SettingsError(
-                f"{path}: [{SECTION}] {key} is unknown; allowed are {known}"
-            ) from None
-        text = first["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{path}: [{SECTION}] {key} {text}") from None
+    return load_section(WebSettings, config, {})
+
+
+__all__ = ["SettingsError", "WebSettings", "load_settings"]

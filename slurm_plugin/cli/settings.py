@@ -6,26 +6,26 @@ the controller's host.
 
 from __future__ import annotations
 
-import os
-import tomllib
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
 
-DEFAULT_CONFIG = "/etc/sfill/sfill.toml"
-SECTION = "cli"
+from db.host_port import http_url, is_http_url, split_host_port
+from db.settings_section import (
+    SectionSettings,
+    SettingsError,
+    read_file,
+    section_of,
+    settings_from,
+)
 
 
-class SettingsError(Exception):
-    """Settings that cannot be used; the text is one sentence."""
-
-
-class CliSettings(BaseSettings):
+class CliSettings(SectionSettings):
     """What `sfill` may be told."""
 
-    model_config = SettingsConfigDict(env_prefix="SFILL_CLI_", extra="forbid")
+    section: ClassVar[str] = "cli"
+    model_config = SettingsConfigDict(env_prefix="SFILL_CLI_")
 
     database_url: str = Field(
         default="sqlite:////var/lib/sfill/sfill.db",
@@ -51,45 +51,16 @@ class CliSettings(BaseSettings):
     @field_validator("controller_url")
     @classmethod
     def _http(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("must begin with http:// or https://")
+        if not is_http_url(value):
+            raise ValueError("must be http://HOST:PORT or https://HOST:PORT")
         return value.rstrip("/")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, whose values come in as arguments."""
-        return (env_settings, init_settings)
 
 
 def load_settings(config: str | None = None) -> CliSettings:
     """Read the file `config` (else SFILL_CONF, else the default, which may be absent)."""
-    named = config or os.environ.get("SFILL_CONF")
-    path = Path(named or DEFAULT_CONFIG)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8")) if named or path.exists() else {}
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not TOML ({error})") from None
-    own = document.get(SECTION, {})
-    if not isinstance(own, dict):
-        raise SettingsError(f"{path}: {SECTION} must be a section, [{SECTION}]")
-    try:
-        return CliSettings(**{**_of_controller(document.get("controller")), **own})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        text = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            text = f"is unknown; allowed are {', '.join(CliSettings.model_fields)}"
-        raise SettingsError(f"{path}: [{SECTION}] {key} {text}") from None
+    path, document = read_file(config)
+    own = section_of(path, document, CliSettings.section)
+    return settings_from(CliSettings, path, {**_of_controller(document.get("controller")), **own})
 
 
 def _of_controller(section: Any) -> dict[str, str]:
@@ -102,9 +73,13 @@ def _of_controller(section: Any) -> dict[str, str]:
         if isinstance(section.get(name), str)
     }
     listen = section.get("listen")
-    if isinstance(listen, str) and ":" in listen:
-        host, _, port = listen.rpartition(":")
+    if isinstance(listen, str) and (address := split_host_port(listen)):
+        host, port = address
         # A server that listens everywhere is reached on this host by its loopback address.
-        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-        found["controller_url"] = f"http://{host}:{port}"
+        found["controller_url"] = http_url(
+            {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+        )
     return found
+
+
+__all__ = ["CliSettings", "SettingsError", "load_settings"]

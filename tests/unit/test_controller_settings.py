@@ -39,7 +39,8 @@ def test_every_setting_has_a_description_and_the_defaults_are_good() -> None:
     [
         ("[controller]\nsilent_s = 0", r"\[controller\] silent_s = 0: input should be greater"),
         ("[controller]\nlisten = 'here'", r"listen = 'here': must be host:port"),
-        ("[controller]\nsilnt_s = 3", "silnt_s is unknown; allowed are listen, database_url"),
+        ("[controller]\nsilnt_s = 3", r"silnt_s is unknown, did you mean silent_s\?"),
+        ("[controller]\nlunch = 3", "lunch is unknown; allowed are listen, database_url"),
         ("controller = 3", "must be a section"),
         ("[controller", "not TOML"),
     ],

@@ -197,10 +197,12 @@ def test_steps_are_whole_windows_and_few(minutes: int) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('listen = "0.0.0.0:80"', "listen must be a loopback address"),
-        ('listen = "127.0.0.1"', "listen must be ADDRESS:PORT"),
-        ('listen = "127.0.0.1:99999"', "listen must be ADDRESS:PORT"),
-        ("refresh_s = 0", "refresh_s Input should be greater than or equal to 1"),
+        ('listen = "0.0.0.0:80"', "listen = '0.0.0.0:80': must be a loopback address"),
+        ('listen = "127.0.0.1"', "listen = '127.0.0.1': must be ADDRESS:PORT"),
+        ('listen = "127.0.0.1:99999"', "must be ADDRESS:PORT"),
+        ('listen = "::1:8642"', "must be ADDRESS:PORT"),
+        (f'listen = "[::1]:{"9" * 5000}"', "must be ADDRESS:PORT"),
+        ("refresh_s = 0", "refresh_s = 0: input should be greater than or equal to 1"),
         ("lunch = 1", "lunch is unknown; allowed are listen, database_url"),
         ("listen = ", "not TOML"),
     ],
