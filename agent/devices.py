@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agent import devices_v1, devices_v2
 from agent.job_of_process import CgroupOfProcess, cgroups
+from agent.proc_files import read_text
 from agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Devices:
         denied = [number for number in others if number is not None and number not in allowed]
         for attempt in range(_MOVES_MOST):
             try:
-                found = cgroups((Path("/proc") / str(process_id) / "cgroup").read_text())
+                found = cgroups(read_text(Path("/proc") / str(process_id) / "cgroup"))
                 self._apply(how, found, allowed, denied)
                 return
             except FileNotFoundError as error:

@@ -14,6 +14,8 @@ import re
 import struct
 from pathlib import Path
 
+from agent.proc_files import lines, read_text
+
 _JOB = re.compile(r"((?:/system\.slice)?/(?:[^/]+_)?slurmstepd\.scope/job_\d+)((?:/[^/]+)*)")
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361}
@@ -41,7 +43,7 @@ def job_levels(path: str) -> list[str]:
 
 def mount_point(mounts: Path = Path("/proc/self/mounts")) -> Path:
     """Where cgroup2 is mounted. Raises OSError when it is not."""
-    for line in mounts.read_text().splitlines():
+    for line in lines(read_text(mounts)):
         fields = line.split()
         if len(fields) > 2 and fields[2] == "cgroup2":
             return Path(fields[1])

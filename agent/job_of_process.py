@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.proc_files import lines, read_text
+
 _V1 = re.compile(
     r"/slurm(?:_(?P<node>[^/]+))?/uid_\d+/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/.*)?"
 )
@@ -21,6 +23,7 @@ _V2 = re.compile(
     r"(?:/system\.slice)?/(?:(?P<node>[^/]+)_)?slurmstepd\.scope"
     r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/.*)?"
 )
+_JOB_ID = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class CgroupOfProcess:
 def cgroups(text: str) -> list[CgroupOfProcess]:
     """The lines of a /proc/PID/cgroup file; malformed ones are passed over."""
     found = []
-    for line in text.splitlines():
+    for line in lines(text):
         _, first, rest = line.partition(":")
         controllers, second, path = rest.partition(":")
         if first and second and path.startswith("/"):
@@ -78,7 +81,7 @@ def job_in_environment(data: bytes, socket: str) -> JobOfProcess | None:
         return None
     job = values.get(b"SLURM_JOB_ID", b"").decode(errors="replace")
     step = values.get(b"SLURM_STEP_ID", b"batch").decode(errors="replace")
-    return JobOfProcess(int(job), step, "") if job.isascii() and job.isdigit() else None
+    return JobOfProcess(int(job), step, "") if _JOB_ID.fullmatch(job) else None
 
 
 class JobFinder:
@@ -94,7 +97,7 @@ class JobFinder:
             if self._socket:
                 data = (self._proc / str(process_id) / "environ").read_bytes()
                 return job_in_environment(data, self._socket)
-            return job_in_cgroups((self._proc / str(process_id) / "cgroup").read_text())
+            return job_in_cgroups(read_text(self._proc / str(process_id) / "cgroup"))
         except OSError:
             return None
 
@@ -113,9 +116,8 @@ class JobFinder:
     def _is_slurmstepd(entry: Path) -> bool:
         """Slurm's own runs as root; any process may give itself its name."""
         try:
-            lines = (entry / "status").read_text().splitlines()
-            return lines[0] == "Name:\tslurmstepd" and any(
-                line.split()[:2] == ["Uid:", "0"] for line in lines
-            )
-        except (OSError, IndexError):
+            said = lines(read_text(entry / "status"))
+        except OSError:
             return False
+        is_root = any(line.split("\t")[:2] == ["Uid:", "0"] for line in said)
+        return said[:1] == ["Name:\tslurmstepd"] and is_root

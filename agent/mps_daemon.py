@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.proc_files import fields_of_stat
+
 _LOOK_AGAIN_S = 0.05
 _ASK_S = 2.0
 _LOG_BYTES = 300
@@ -123,6 +125,7 @@ class MpsDaemon:
                 cwd="/",
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=seconds,
             )
         except subprocess.TimeoutExpired:
@@ -207,19 +210,13 @@ class MpsDaemon:
 
 def is_alive(process_id: int) -> bool:
     """False for zombies too."""
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    return fields_of_stat(process_id)[:1] not in ([], ["Z"], ["X"])
 
 
 def parent_of(process_id: int) -> int:
     """The parent's process id; 0 when the process is gone."""
-    try:
-        return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    fields = fields_of_stat(process_id)
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _numbers(text: str) -> list[int]:

@@ -8,7 +8,8 @@ import select
 import signal
 import socket
 import struct
-from pathlib import Path
+
+from agent.proc_files import fields_of_stat
 
 _SO_PEERPIDFD = 77  # Linux 6.5
 _UCRED = struct.Struct("3i")
@@ -70,8 +71,4 @@ class WatchedProcess:
 
 def is_stopped(process_id: int) -> bool:
     """Whether a process stands by SIGSTOP or under a debugger."""
-    try:
-        text = Path(f"/proc/{process_id}/stat").read_text()
-    except (OSError, UnicodeDecodeError):
-        return False
-    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])
+    return fields_of_stat(process_id)[:1] in (["T"], ["t"])

@@ -67,6 +67,9 @@ class Spooler(threading.Thread):
                     self._ledger.put_back(taken)
                     self._tell(str(error))
                     return
+                except Exception:
+                    self._ledger.put_back(taken)
+                    raise
                 self._tell("")
             if taken.positions:
                 self._on_stored(taken.positions)

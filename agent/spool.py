@@ -10,6 +10,7 @@ A segment is deleted once all its batches are acknowledged.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -236,9 +237,7 @@ class Spool:
             segment.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         try:
-            written = 0
-            while written < len(line):
-                written += os.write(descriptor, line[written:])
+            _write_all(descriptor, line)
             os.fsync(descriptor)
             if segment.size_bytes == 0:
                 _sync_folder(self._folder)
@@ -291,14 +290,23 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, text.encode())
+        _write_all(descriptor, text.encode())
         os.fsync(descriptor)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # it would hold the last of a full disk's room
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
     temporary.rename(path)
     _sync_folder(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """A disk that fills takes a part of the data without an error: only the next try fails."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _sync_folder(folder: Path) -> None:

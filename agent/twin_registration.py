@@ -56,7 +56,7 @@ class TwinRegistration:
         for folder in self._proc.glob("[0-9]*"):
             try:
                 # slurmd runs each job's slurmstepd under another name; threads do not show here.
-                if not (folder / "comm").read_text().startswith("slurmd"):
+                if not (folder / "comm").read_bytes().startswith(b"slurmd"):
                     continue
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 environment = (folder / "environ").read_bytes().split(b"\0")

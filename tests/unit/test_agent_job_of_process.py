@@ -58,6 +58,26 @@ def test_other_paths_are_no_job(text: str, path: str) -> None:
     assert job_in_cgroups(text.format(path=path)) is None
 
 
+@pytest.mark.parametrize("brk", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_no_name_of_a_cgroup_begins_a_line_of_its_own(tmp_path: Path, brk: str) -> None:
+    """Whoever may make cgroups below his session may name them with all but a newline."""
+    forged = f"/user.slice/user-1000.slice/a{brk}0::/system.slice/slurmstepd.scope/job_12/step_0"
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "cgroup").write_bytes(f"0::{forged}\n".encode())
+    assert JobFinder(proc=tmp_path).job_of(5) is None
+
+
+def test_a_cgroup_whose_name_is_no_text_is_found_in_its_job(tmp_path: Path) -> None:
+    path = b"0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0"
+    for process_id, more in ((5, b"/\xff\xfe"), (6, b"")):
+        (tmp_path / str(process_id)).mkdir()
+        (tmp_path / str(process_id) / "cgroup").write_bytes(path + more + b"\n")
+        name = "a推理推理推理".encode()[:15]  # as the kernel cuts it
+        (tmp_path / str(process_id) / "status").write_bytes(b"Name:\t%b\nUid:\t0\t0\n" % name)
+    found = JobFinder(proc=tmp_path).processes_of_jobs()
+    assert {key: sorted(each) for key, each in found.items()} == {12: [5, 6]}
+
+
 def test_line_with_a_step_wins() -> None:
     text = "5:devices:/slurm_n1/uid_0/job_12/step_1\n6:freezer:/slurm_n1/uid_0/job_12\n"
     assert job_in_cgroups(text) == JobOfProcess(12, "1", "n1")

@@ -288,3 +288,53 @@ def test_boards_are_told_what_is_stored_and_not_what_is_only_taken(tmp_path: Pat
     spooler.store()
     assert stored == [{7: 1}]
     assert ledger.waiting == 2
+
+
+def test_a_file_that_the_disk_takes_in_parts_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:1000]))
+    text = json.dumps(list(range(2000)))
+    write_atomically(tmp_path / "state.json", text)
+    assert (tmp_path / "state.json").read_text() == text
+
+
+def test_a_disk_that_fills_within_a_file_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, room, write = tmp_path / "state.json", 4096, os.write
+    write_atomically(path, "good" * 750)
+
+    def filling(descriptor: int, data: bytes) -> int:
+        """A part is written without an error; only the next write fails."""
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(descriptor, data[:room])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", filling)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new" * 3000)
+    assert path.read_text() == "good" * 750
+    assert list(tmp_path.iterdir()) == [path]  # what was written of the new one takes no room
+
+
+def test_no_record_is_dropped_by_an_error_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, spool = Ledger(UtcClock()), Spool(tmp_path, MANY)
+    spooler = Spooler(ledger, spool, 1, lambda _: None)
+    ledger.add_text(record(1))
+
+    def failing(*_: object) -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr(spool, "append", failing)
+    with pytest.raises(RuntimeError):
+        spooler.store()
+    monkeypatch.undo()
+    spooler.store()
+    assert numbers(spool) == [1]

@@ -39,6 +39,14 @@ def test_only_slurmds_of_the_twin_under_our_configuration_are_meant(proc: Path) 
     assert sorted(TwinRegistration("f1", proc=proc).slurmds()) == [10, 12]
 
 
+def test_a_process_whose_name_is_no_text_hides_no_slurmd(proc: Path) -> None:
+    process(proc, 9, "bash")
+    (proc / "9" / "comm").write_bytes(
+        "a推理推理推理".encode()[:15] + b"\n"
+    )  # as the kernel cuts it
+    assert sorted(TwinRegistration("f1", proc=proc).slurmds()) == [10, 12]
+
+
 def test_it_is_told_once_however_often_the_controller_asks(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
