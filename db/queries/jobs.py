@@ -50,9 +50,17 @@ class HostJobRow:
     share_reason: str
 
     @property
+    def covered_us(self) -> int:
+        """GPU time that its bubbles and its intrusion are known for: of a job that runs the time
+        watched in closed windows, else all of it."""
+        if self.ended_at_us is None and self.watched_us is not None:
+            return self.watched_us
+        return self.wall_us * len(self.gpus)
+
+    @property
     def bubble_share(self) -> float | None:
         """None too where nobody watched."""
-        return bubble_share(self.bubble_us, self.wall_us * len(self.gpus), self.watched_us)
+        return bubble_share(self.bubble_us, self.covered_us, self.watched_us)
 
     @property
     def filled_share(self) -> float | None:
@@ -61,13 +69,13 @@ class HostJobRow:
 
     @property
     def intrusion_fraction(self) -> float | None:
-        """Time that ready training work waited for fill, of wall time of its GPUs."""
-        return ratio(self.intrusion_us, self.wall_us * len(self.gpus))
+        """Time that ready training work waited for fill, of the GPU time that is covered."""
+        return ratio(self.intrusion_us, self.covered_us)
 
 
-def bubble_share(bubble_us: int, gpu_wall_us: int, watched_us: int | None) -> float | None:
-    """Bubble time of GPU wall time; of a job that nobody watched no bubbles are known."""
-    return None if watched_us == 0 else ratio(bubble_us, gpu_wall_us)
+def bubble_share(bubble_us: int, covered_us: int, watched_us: int | None) -> float | None:
+    """Bubble time of the GPU time covered; of a job that nobody watched no bubbles are known."""
+    return None if watched_us == 0 else ratio(bubble_us, covered_us)
 
 
 def watched(parts: Iterable[HostJobRow]) -> int | None:

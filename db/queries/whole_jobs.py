@@ -44,6 +44,7 @@ class HostJobWhole:
     started_at_us: int
     ended_at_us: int | None
     gpu_wall_us: int
+    covered_us: int  # of it, what the figures below are of: less while the job runs
     bubble_us: int
     filled_us: int
     watched_us: int | None  # 0: nobody watched it; None: not recorded
@@ -54,8 +55,8 @@ class HostJobWhole:
 
     @property
     def bubble_share(self) -> float | None:
-        """Bubble time of GPU wall time; None where nobody watched."""
-        return bubble_share(self.bubble_us, self.gpu_wall_us, self.watched_us)
+        """Bubble time of the GPU time covered; None where nobody watched."""
+        return bubble_share(self.bubble_us, self.covered_us, self.watched_us)
 
     @property
     def filled_share(self) -> float | None:
@@ -64,8 +65,8 @@ class HostJobWhole:
 
     @property
     def intrusion_fraction(self) -> float | None:
-        """Time that ready training work waited for fill, of GPU wall time."""
-        return ratio(self.intrusion_us, self.gpu_wall_us)
+        """Time that ready training work waited for fill, of the GPU time covered."""
+        return ratio(self.intrusion_us, self.covered_us)
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def whole_host_jobs(rows: Iterable[HostJobRow]) -> list[HostJobWhole]:
             started_at_us=min(part.started_at_us for part in parts),
             ended_at_us=_end(part.ended_at_us for part in parts),
             gpu_wall_us=sum(part.wall_us * len(part.gpus) for part in parts),
+            covered_us=sum(part.covered_us for part in parts),
             bubble_us=sum(part.bubble_us for part in parts),
             filled_us=sum(part.filled_us for part in parts),
             watched_us=watched(parts),

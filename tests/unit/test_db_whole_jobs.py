@@ -63,6 +63,39 @@ def test_of_a_job_that_nobody_watched_no_bubbles_are_known(
     assert [each.bubble_share is None for each in rows] == [each == 0 for each in watched_us]
 
 
+def test_of_a_job_that_runs_figures_are_of_the_windows_that_have_closed(session: Session) -> None:
+    [row] = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
+    first = replace(row, watched_us=4_000_000, bubble_us=1_600_000, filled_us=800_000)
+    first = replace(first, intrusion_us=40_000)
+    [job] = queries.whole_host_jobs([first])
+    assert first.bubble_share == job.bubble_share == pytest.approx(0.4)
+    assert job.filled_share == pytest.approx(0.5)
+    assert first.intrusion_fraction == job.intrusion_fraction == pytest.approx(0.01)
+    # Time goes on, and no window closes: nothing changes but how long it has run.
+    [later] = queries.whole_host_jobs([replace(first, wall_us=first.wall_us + 9_000_000)])
+    assert later.gpu_wall_us == job.gpu_wall_us + 18_000_000
+    assert (later.bubble_share, later.intrusion_fraction) == (0.4, 0.01)
+
+
+def test_before_the_first_window_closes_nothing_is_known(session: Session) -> None:
+    [row] = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
+    nothing = {"watched_us": 0, "bubble_us": 0, "filled_us": 0, "intrusion_us": 0}
+    [job] = queries.whole_host_jobs([replace(row, **nothing)])
+    assert (job.bubble_share, job.filled_share, job.intrusion_fraction) == (None, None, None)
+
+
+def test_of_a_job_that_ended_figures_are_of_all_its_time(session: Session) -> None:
+    [row] = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
+    over = replace(row, ended_at_us=NOW_US, watched_us=4_000_000, intrusion_us=40_000)
+    runs = replace(over, ended_at_us=None, node="n2", bubble_us=1_000_000)
+    [job] = queries.whole_host_jobs([over, runs])  # one of its nodes goes on
+    wall_us = row.wall_us * len(row.gpus)
+    assert over.bubble_share == pytest.approx(row.bubble_us / wall_us)
+    assert job.covered_us == wall_us + 4_000_000
+    assert job.bubble_share == pytest.approx((row.bubble_us + 1_000_000) / job.covered_us)
+    assert job.intrusion_fraction == pytest.approx(80_000 / job.covered_us)
+
+
 def test_requeued_fill_is_one_job(session: Session) -> None:
     rows = queries.fill_jobs(session, JobFilter(job_id=203))
     (job,) = queries.whole_fill_jobs(rows, now_us=NOW_US)

@@ -51,7 +51,7 @@ function slowdownTile(job) {
 }
 
 function bubbleNote(job) {
-  if (job.watched_us !== 0) return `of ${gpuTime(job.gpu_wall_us).join(" ")}`;
+  if (job.watched_us !== 0) return `of ${gpuTime(job.covered_us).join(" ")}`;
   return job.ended_at_us === null ? "not watched so far" : "nobody watched it";
 }
 
