@@ -137,6 +137,7 @@ class FillStart:
     memory_bytes: int
     admitted_at_us: int
     ended_at_us: int | None
+    windows_end_us: int  # when the last window of its GPU closed; 0: none has
     end_reason: str
     bubbles_used: int
     kernels: int
@@ -169,8 +170,16 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
         .group_by(FillJob.id)
         .subquery()
     )
+    last_window = (
+        select(Window.began_at_us + Window.window_us)
+        .where(Window.gpu_id == FillJob.gpu_id)
+        .order_by(Window.began_at_us.desc(), Window.window_us.desc())
+        .limit(1)
+        .correlate(FillJob)
+        .scalar_subquery()
+    )
     query = (
-        select(FillJob, Node.name, Gpu.uuid, figures)
+        select(FillJob, Node.name, Gpu.uuid, func.coalesce(last_window, 0), figures)
         .join(figures, figures.c.id == FillJob.id)
         .join(Node, FillJob.node_id == Node.id)
         .join(Gpu, FillJob.gpu_id == Gpu.id)
@@ -188,15 +197,24 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
             memory_bytes=job.memory_bytes,
             admitted_at_us=job.admitted_at_us,
             ended_at_us=job.ended_at_us,
+            windows_end_us=int(windows_end_us),
             end_reason=job.end_reason,
             bubbles_used=int(bubbles),
             kernels=int(kernels),
             gpu_time_us=float(gpu_time_us),
             intrusion_us=float(intrusion_us),
         )
-        for job, node, uuid, _, bubbles, kernels, gpu_time_us, intrusion_us in session.execute(
-            query
-        )
+        for (
+            job,
+            node,
+            uuid,
+            windows_end_us,
+            _,
+            bubbles,
+            kernels,
+            gpu_time_us,
+            intrusion_us,
+        ) in session.execute(query)
     ]
 
 

@@ -85,6 +85,7 @@ class FillJobWhole:
     ended_at_us: int | None
     end_reason: str
     run_us: int
+    covered_us: int  # of it, what the figures below are of: less while the job runs
     bubbles_used: int
     kernels: int
     gpu_time_us: float
@@ -92,8 +93,8 @@ class FillJobWhole:
 
     @property
     def gpu_share(self) -> float | None:
-        """GPU time that it had, of the time for which it was admitted."""
-        return ratio(self.gpu_time_us, self.run_us)
+        """GPU time that it had, of the time that its figures cover."""
+        return ratio(self.gpu_time_us, self.covered_us)
 
 
 def whole_host_jobs(rows: Iterable[HostJobRow]) -> list[HostJobWhole]:
@@ -160,6 +161,7 @@ def whole_fill_jobs(rows: Iterable[FillStart], *, now_us: int) -> list[FillJobWh
             ended_at_us=_end(part.ended_at_us for part in parts),
             end_reason=parts[0].end_reason,
             run_us=sum(_run_us(part, now_us) for part in parts),
+            covered_us=sum(_run_us(part, min(now_us, part.windows_end_us)) for part in parts),
             bubbles_used=sum(part.bubbles_used for part in parts),
             kernels=sum(part.kernels for part in parts),
             gpu_time_us=sum(part.gpu_time_us for part in parts),

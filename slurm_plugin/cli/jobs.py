@@ -81,12 +81,12 @@ def jobs(
 ) -> None:
     """Host jobs (training that lends) and fill jobs (inference in bubbles), newest first.
 
-    Of a host job that runs, BUBBLES, FILLED and INTRUSION are of the time up to its last closed
-    window (10 s), of one that ended, of all its time. INTRUSION is how long ready training work
-    waited for fill: a part of that time for a host job, in all for a fill job. SLOWDOWN is what
-    fill costs the training in all, clock and caches included: measured by comparing its stretches
-    with fill and, in random hold-outs, without. SHARES BY is how its GPUs are shared with fills,
-    and why.
+    Of jobs that run, BUBBLES, FILLED, OF ITS TIME and the INTRUSION of a host job are shares of the
+    time up to the last closed window (10 s); of those that ended, of all their time. INTRUSION is
+    how long ready training work waited for fill: a share for a host job, in all for a fill job.
+    SLOWDOWN is what fill costs the training in all, clock and caches included: measured by
+    comparing its stretches with fill and, in random hold-outs, without. SHARES BY is how its GPUs
+    are shared with fills, and why.
     """
     check_span(since, until)
     which = JobFilter(

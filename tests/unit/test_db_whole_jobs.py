@@ -79,8 +79,8 @@ def test_of_a_job_that_runs_figures_are_of_the_windows_that_have_closed(session:
 
 def test_before_the_first_window_closes_nothing_is_known(session: Session) -> None:
     [row] = queries.host_jobs(session, JobFilter(job_id=101), now_us=NOW_US)
-    nothing = {"watched_us": 0, "bubble_us": 0, "filled_us": 0, "intrusion_us": 0}
-    [job] = queries.whole_host_jobs([replace(row, **nothing)])
+    row = replace(row, watched_us=0, bubble_us=0, filled_us=0, intrusion_us=0)
+    [job] = queries.whole_host_jobs([row])
     assert (job.bubble_share, job.filled_share, job.intrusion_fraction) == (None, None, None)
 
 
@@ -104,6 +104,21 @@ def test_requeued_fill_is_one_job(session: Session) -> None:
     assert job.nodes == ("n1", "n2")
     assert job.gpu_time_us == pytest.approx(used_by(session, 203))
     assert job.run_us == NOW_US - job.admitted_at_us
+
+
+def test_the_share_of_a_fill_that_runs_is_of_the_windows_that_have_closed(session: Session) -> None:
+    later_us = NOW_US + 8_000_000
+    again, first = queries.fill_jobs(session, JobFilter(job_id=203))
+    assert again.ended_at_us is None and first.ended_at_us is not None
+    assert again.windows_end_us == NOW_US  # the sample's last window ends then
+    [job] = queries.whole_fill_jobs([again, first], now_us=later_us)
+    assert job.run_us - job.covered_us == 8_000_000
+    assert job.gpu_share == pytest.approx(job.gpu_time_us / job.covered_us)
+    # Of one that came after the last window nothing is known yet; of one that ended all is.
+    new = replace(again, admitted_at_us=NOW_US + 1, gpu_time_us=0.0)
+    over = replace(again, ended_at_us=later_us)
+    shares = [queries.whole_fill_jobs([each], now_us=later_us)[0].gpu_share for each in (new, over)]
+    assert shares == [None, pytest.approx(over.gpu_time_us / (later_us - over.admitted_at_us))]
 
 
 def test_a_start_on_two_nodes_is_one_start(session: Session) -> None:
