@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
-from agent import VERSION
+from agent import VERSION, mps
 from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.devices import Devices
 from agent.drain import Drain
 from agent.endless import EndlessKernels
 from agent.eviction import Eviction
+from agent.forgotten_jobs import ForgottenJobs
 from agent.guard import Guard, GuardThread
 from agent.job_of_process import JobFinder
 from agent.jobs import HostJob
@@ -33,24 +33,17 @@ from agent.slurm_verbs import SlurmVerbs
 from agent.spool import Spool
 from agent.standstill import Standstill
 from agent.state_file import StateFile
+from agent.timers import every
 from agent.twin_registration import TwinRegistration
 from agent.windows import Windows
 from db.wire.messages import Report, ReportAnswer
 
 log = logging.getLogger(__name__)
 
-_REAP_INTERVAL_S = 15.0
 # Questions whose answer serves nobody once the asker has hung up: he has gone on without it.
 _VOID_WHEN_LATE = frozenset(
     {"attach", "rescue", "fill_memory", "memory", "ready", "step", "task", "status"}
 )
-
-
-class _Missed(NamedTuple):
-    """When no process of a job was seen any more."""
-
-    awake_ns: int
-    at_us: int
 
 
 class Agent:
@@ -92,13 +85,13 @@ class Agent:
             self.windows,
             self._mps,
         )
+        self._forgotten = ForgottenJobs(self.node, self._finder, self._slurm.give_up)
         self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
         policies = [gpu.policy for gpu in self.node.gpus.values()]
         self._heartbeat = Heartbeat(policies, settings.heartbeat_ms)
         self._report: Report | None = None
         self._beats_at_tick = 0
-        self._without_process: dict[int, _Missed] = {}
         self._stop = asyncio.Event()
 
     def _tell_missing(self, own: list[Device]) -> None:
@@ -134,9 +127,9 @@ class Agent:
         self.node.ledger.event("agent_begins", f"the agent of {self.settings.node} begins {began}")
         self._tell_loosened()
         timers = [
-            asyncio.create_task(self._every(self.settings.drain_interval_s, self._tick)),
-            asyncio.create_task(self._reap()),
-            asyncio.create_task(self._mps.look()),
+            asyncio.create_task(every(self.settings.drain_interval_s, self._tick, at_once=True)),
+            asyncio.create_task(every(self._forgotten.interval_s, self._forgotten.look)),
+            asyncio.create_task(every(mps.LOOK_S, self._mps.look)),
         ]
         await self._stop.wait()
         for timer in timers:
@@ -195,15 +188,6 @@ class Agent:
 
     # Timers
 
-    async def _every(self, seconds: float, function: Callable[[], None]) -> None:
-        while True:
-            try:
-                function()
-            except Exception:
-                # One bad reading must not end the watch; until the next, pages stay as they were.
-                log.exception("an unforeseen error in a timer")
-            await asyncio.sleep(seconds)
-
     def _tick(self) -> None:
         # Before the heartbeat: gates open by what pages and boards said before a standstill.
         self.node.main_loop.look()
@@ -251,31 +235,6 @@ class Agent:
                 text = f"host job {host.job_id}: {text}"
                 self.node.ledger.event("budget", text, job_id=host.job_id, user=host.user)
         return changed
-
-    async def _reap(self) -> None:
-        """Gives up jobs that have had no process for long and whose end nobody told of."""
-        while True:
-            least_s = min(self.settings.forget_after_s, self.settings.forget_batch_after_s)
-            await asyncio.sleep(min(_REAP_INTERVAL_S, least_s / 2))
-            living = await asyncio.to_thread(self._finder.processes_of_jobs)
-            known = {*self.node.jobs.hosts, *self.node.jobs.fills}
-            gone = known - living.keys()
-            awake_ns = self.node.main_loop.awake_ns()
-            now = _Missed(awake_ns, self.node.clock.now_us())
-            self._without_process = {
-                job_id: self._without_process.get(job_id, now) for job_id in gone
-            }
-            for job_id, missed in self._without_process.items():
-                if awake_ns - missed.awake_ns > self._forget_after_s(job_id) * 1e9:
-                    self._slurm.give_up(job_id, missed.at_us)
-
-    def _forget_after_s(self, job_id: int) -> float:
-        """An epilog that comes while no agent runs leaves a job whose end nobody tells of. A batch
-        script is a process; an allocation of salloc has none between its steps."""
-        fill = self.node.jobs.fills.get(job_id)
-        if fill is not None and (fill.batch or fill.evicted):
-            return min(self.settings.forget_after_s, self.settings.forget_batch_after_s)
-        return self.settings.forget_after_s
 
     # Changes, reports and answers
 

@@ -154,6 +154,13 @@ class Eviction:
         return False
 
     async def _signal(self, fills: list[FillJob], number: signal.Signals) -> None:
+        """An error keeps no later signal from being sent."""
+        try:
+            await self._signal_members(fills, number)
+        except Exception:
+            log.exception("an unforeseen error at %s", number.name)
+
+    async def _signal_members(self, fills: list[FillJob], number: signal.Signals) -> None:
         found = await asyncio.to_thread(self._finder.processes_of_jobs)
         for fill in fills:
             members = found.get(fill.job_id, [])

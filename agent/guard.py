@@ -72,19 +72,25 @@ class Guard:
             gpu = self._node.gpus.get(each.uuid)
             # What was seen before a standstill says nothing of now.
             if gpu is not None and each.began_ns >= self._node.main_loop.woke_ns:
-                changed |= self._apply(gpu, each)
+                changed |= self._apply_safely(gpu, each)
         if changed:
             self._node.refresh()
 
+    def _apply_safely(self, gpu: Gpu, found: Scan) -> bool:
+        """A scan that can't be taken in is none: with nobody known to be alone, fill is shut."""
+        scanned_ns = gpu.scanned_ns
+        try:
+            return self._apply(gpu, found)
+        except Exception as error:
+            if gpu.fault != (fault := f"the guard cannot judge it ({type(error).__name__})"):
+                log.exception("GPU %s: an unforeseen error in the guard", gpu.uuid)
+            gpu.scanned_ns = scanned_ns
+            return self._tell_fault(gpu, fault)
+
     def _apply(self, gpu: Gpu, found: Scan) -> bool:
-        before = (gpu.fault, gpu.unknown)
-        if found.fault != gpu.fault:
-            text = f"GPU {gpu.uuid}: {found.fault}" if found.fault else f"GPU {gpu.uuid} is back"
-            self._node.ledger.event("gpu", text, gpu=gpu.uuid)
-        gpu.fault = found.fault
         if found.fault:
-            gpu.free_bytes = 0
-            return before != (gpu.fault, gpu.unknown)
+            return self._tell_fault(gpu, found.fault)
+        unknown_before = gpu.unknown
         gpu.free_bytes = found.free_bytes
         gpu.scanned_ns = found.began_ns
         gpu.slowed_by.update(dict.fromkeys(found.slowed_by, found.began_ns))
@@ -100,7 +106,19 @@ class Guard:
         self._tell_unknown(gpu, unknown)
         self._node.accounts.look(gpu.uuid, gpu.unboarded)
         self._make_room(gpu)
-        return before != (gpu.fault, gpu.unknown)
+        changed = self._tell_fault(gpu, "")  # last: all of the scan has been taken in
+        return changed or gpu.unknown != unknown_before
+
+    def _tell_fault(self, gpu: Gpu, fault: str) -> bool:
+        """Notes what is wrong with a GPU, nothing perhaps; True when that has changed."""
+        if fault:
+            gpu.free_bytes = 0
+        if fault == gpu.fault:
+            return False
+        gpu.fault = fault
+        text = f"GPU {gpu.uuid}: {fault}" if fault else f"GPU {gpu.uuid} is back"
+        self._node.ledger.event("gpu", text, gpu=gpu.uuid)
+        return True
 
     def _used(self, gpu: Gpu, by_nvml: dict[int, int]) -> dict[int, int]:
         """What fill jobs hold: NVML counts contexts too, but may know no process's memory."""
@@ -171,8 +189,10 @@ class Guard:
     async def _kill(self, gpu: Gpu, process_id: int, job_id: int) -> None:
         node, host = self._node, self._node.jobs.host_of(gpu.uuid)
         host_job_id = host.job_id if host is not None else None
-        killed = await self._eviction.kill_process(process_id, job_id, host_job_id)
-        self._killing.pop(process_id, None)
+        try:
+            killed = await self._eviction.kill_process(process_id, job_id, host_job_id)
+        finally:
+            self._killing.pop(process_id, None)
         if killed:
             fill = node.jobs.fills.get(job_id)
             node.ledger.event(
@@ -233,13 +253,19 @@ class GuardThread(threading.Thread):
     def run(self) -> None:
         interval_s = self._node.settings.guard_interval_s
         while not self._ending.is_set():
-            due = [uuid for uuid in self._node.gpus if self._is_due(uuid)]
-            scans = [scan(self._queries, uuid) for uuid in due]
-            self._scanned_ns.update((each.uuid, each.began_ns) for each in scans)
-            if scans:
-                with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
-                    self._loop.call_soon_threadsafe(self._apply, scans)
+            try:
+                self._look()
+            except Exception:
+                log.exception("an unforeseen error in the guard's thread")
             self._ending.wait(interval_s)
+
+    def _look(self) -> None:
+        due = [uuid for uuid in self._node.gpus if self._is_due(uuid)]
+        scans = [scan(self._queries, uuid) for uuid in due]
+        self._scanned_ns.update((each.uuid, each.began_ns) for each in scans)
+        if scans:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._apply, scans)
 
     def _is_due(self, uuid: str) -> bool:
         lends = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))

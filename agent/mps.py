@@ -25,7 +25,7 @@ from db.wire.messages import ShareMode
 log = logging.getLogger(__name__)
 
 STARTING = "MPS is being started"
-_LOOK_S = 2.0
+LOOK_S = 2.0
 _SILENT_LOOKS = 3
 _QUIT_S = 2.0
 
@@ -151,17 +151,15 @@ class Mps:
             self.on_lost(host)
 
     async def look(self) -> None:
-        """Asks the daemons, for ever, whether they still answer."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for job_id, daemon in list(self._daemons.items()):
-                try:
-                    await asyncio.to_thread(daemon.servers)
-                    self._silent.pop(job_id, None)
-                except MpsError as error:
-                    self._silent[job_id] = self._silent.get(job_id, 0) + 1
-                    if self._silent[job_id] >= _SILENT_LOOKS and job_id in self._daemons:
-                        self._lost(job_id, str(error))
+        """Asks the daemons whether they still answer; every LOOK_S."""
+        for job_id, daemon in list(self._daemons.items()):
+            try:
+                await asyncio.to_thread(daemon.servers)
+                self._silent.pop(job_id, None)
+            except MpsError as error:
+                self._silent[job_id] = self._silent.get(job_id, 0) + 1
+                if self._silent[job_id] >= _SILENT_LOOKS and job_id in self._daemons:
+                    self._lost(job_id, str(error))
 
     def is_server(self, process_id: int) -> bool:
         """Whether a process on a GPU is a server of ours: it stands for its clients."""

@@ -146,7 +146,8 @@ class SlurmVerbs:
             task = asyncio.create_task(work)
             while not (await asyncio.wait([task], timeout=_STILL_S))[0]:
                 connection.send(Packet("wait"))
-            await task
+            if (error := task.exception()) is not None:
+                log.error("an unforeseen error while Slurm waits", exc_info=error)
             connection.send(Packet("ok"))
 
         self._later(answer())

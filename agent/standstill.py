@@ -6,12 +6,15 @@ between is nobody's fault: it is not waited for, and no deadline runs in it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.clock import now_ns
 from agent.policy import MAIN_LOOP_STALE_NS
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ class MainLoop:
         self._suspended_ns += suspended_ns
         self._stood_ns += stood_ns
         self.woke_ns = now
-        self.on_stood(Standstill(now - stood_ns, now, max(0, suspended_ns)))
+        try:
+            self.on_stood(Standstill(now - stood_ns, now, max(0, suspended_ns)))
+        except Exception:  # whoever looked has work of his own
+            log.exception("an unforeseen error after a standstill")
 
     def awake_ns(self) -> int:
         """Monotonic time without standstills, to measure how long something has been waited for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.board import Closed
+from agent.guard import GuardThread
+from agent.job_of_process import JobFinder
 from agent.nvml import GpuProcess
 from tests.unit.agent_peers import (
     GIB,
@@ -119,3 +122,72 @@ def test_process_of_no_job_shuts_the_gate(
     page = shims[1].pages[uuid_of(0)]
     gpus.on_gpu[uuid_of(0)] = [GpuProcess(1, GIB)]
     until(lambda: page.view.unknown_training == 1)
+
+
+def test_a_process_that_cannot_be_judged_shuts_fill_out(
+    agent: RunningAgent,
+    gpus: FakeGpus,
+    shims: list[FakeShim],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training, gate = shims
+    gpu = agent.agent.node.gpus[uuid_of(0)]
+    page = gate.pages[uuid_of(0)]
+    until(lambda: page.view.fills[0].allowed)
+
+    def failing(_: int) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(agent.agent._finder, "job_of", failing)
+        gpus.on_gpu[uuid_of(0)] = [GpuProcess(4242, GIB)]
+        until(lambda: not page.view.fills[0].allowed)
+        assert page.view.fills[0].reason == Closed.UNKNOWN
+        scanned_ns = gpu.scanned_ns
+        assert fill_begins(agent, 3).verb == "refused"
+        time.sleep(1)
+        assert gpu.scanned_ns == scanned_ns  # such a look is none
+    until(lambda: agent.events("unknown"))
+    assert gpu.unknown == 1
+    gpus.on_gpu[uuid_of(0)] = []
+    until(lambda: page.view.fills[0].allowed)
+    told = [event["text"].partition(": ")[2] or event["text"] for event in agent.events("gpu")]
+    assert told == ["the guard cannot judge it (RuntimeError)", f"GPU {uuid_of(0)} is back"]
+    assert training.process.poll() is None
+
+
+def test_a_process_whose_cgroup_is_no_text_shuts_fill_out(
+    tmp_path: Path,
+    agent: RunningAgent,
+    gpus: FakeGpus,
+    shims: list[FakeShim],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "proc" / "4242").mkdir(parents=True)
+    cgroup = b"0::/user.slice/user-1000.slice/user@1000.service/\xff\n"
+    (tmp_path / "proc" / "4242" / "cgroup").write_bytes(cgroup)
+    monkeypatch.setattr(agent.agent._guard, "_finder", JobFinder(proc=tmp_path / "proc"))
+    gpus.on_gpu[uuid_of(0)] = [GpuProcess(4242, GIB)]
+    gpu = agent.agent.node.gpus[uuid_of(0)]
+    until(lambda: gpu.policy.memory.view.unknown_training == 1)
+    assert fill_begins(agent, 3).verb == "refused"
+    assert gpu.fault == ""
+
+
+def test_the_guards_thread_outlives_an_error(
+    agent: RunningAgent,
+    gpus: FakeGpus,
+    shims: list[FakeShim],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = threading.Event()
+
+    def failing(*_: object) -> bool:
+        failed.set()
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(GuardThread, "_is_due", failing)
+        assert failed.wait(5)
+    gpus.on_gpu[uuid_of(0)] = [GpuProcess(1, GIB)]
+    until(lambda: agent.agent.node.gpus[uuid_of(0)].unknown == 1)
