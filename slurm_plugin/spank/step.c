@@ -151,9 +151,19 @@ static void __attribute__((noreturn)) stop_task(void) {
     _exit(EXIT_FAILURE);
 }
 
+static bool library_stands(void) {
+    const char *defect = library_defect(role.preload);
+    char text[sizeof role.reason];
+    if (!defect)
+        return true;
+    snprintf(text, sizeof text, "the interposer's library %s", defect);
+    refuse(text);
+    return false;
+}
+
 int step_task_privileged(spank_t spank) {
     (void)spank;
-    if (role.kind == ROLE_FILL)
+    if (role.kind == ROLE_FILL && library_stands()) /* while we are root, who can requeue it */
         open_devices();
     if (role.kind == ROLE_REFUSED)
         stop_task();
@@ -171,15 +181,10 @@ static void note_vain_option(spank_t spank) {
 }
 
 int step_task(spank_t spank) {
-    bool preloads = role.kind == ROLE_FILL || role.kind == ROLE_HOST;
-    const char *defect = preloads ? library_defect(role.preload) : NULL;
-    char text[sizeof role.reason];
+    const char *defect = role.kind == ROLE_HOST ? library_defect(role.preload) : NULL;
     switch (role.kind) {
     case ROLE_FILL:
-        if (defect) {
-            snprintf(text, sizeof text, "the interposer's library %s", defect);
-            refuse(text);
-        } else if (open_devices()) {
+        if (library_stands() && open_devices()) { /* as the user sees them */
             step_environment_fill(spank, &role);
             return ESPANK_SUCCESS;
         }

@@ -213,7 +213,10 @@ def test_a_process_that_drops_the_interposer_is_stopped_within_a_second(cluster:
     assert seen and seen[-1].end_ns - seen[0].start_ns < 1.5e9
 
 
-def test_training_is_not_made_to_load_a_library_that_was_cut_short(cluster: Cluster) -> None:
+def test_with_a_library_that_was_cut_short_training_runs_and_a_fill_goes_back_into_the_queue(
+    cluster: Cluster,
+) -> None:
+    lend(cluster)
     library = cluster.sandbox.folder / "lib/libspecinf.so"
     aside = cluster.files / "whole-libspecinf.so"
     aside.write_bytes(library.read_bytes())
@@ -225,6 +228,11 @@ def test_training_is_not_made_to_load_a_library_that_was_cut_short(cluster: Clus
         job_id = cluster.submit("-w", "n1", "--gres=gpu:1", "--fill-host=on", script=script)
         assert cluster.wait_end(job_id) == "COMPLETED", cluster.output(job_id)
         assert kernels_of(cluster, job_id)
+        waiting = fill(cluster, f"echo ran; {INFER}")
+        cluster.wait(lambda: int(cluster.job(waiting)["Restarts"]) == 1, 20.0, "its requeue")
+        cluster.check("scancel", str(waiting))
+        assert "the interposer's library is cut short" in cluster.output(waiting)
+        assert "ran" not in cluster.output(waiting)
     finally:
         aside.chmod(0o755)
         aside.replace(library)
