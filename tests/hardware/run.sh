@@ -26,7 +26,7 @@ accounting=()
 [ -z "${SFILL_SLURM_ROOT:-}" ] || accounting=(--no-accounting)
 
 with_sandbox() {
-    bash deploy/sandbox/up "$sandbox" --nodes 1 --gpus real "${accounting[@]}" --no-web
+    bash deploy/sandbox/up "$sandbox" --nodes 1 --gpus real "${accounting[@]}" --no-web || return 1
     local result=0
     "$@" || result=$?
     for log in sfilld-n1 sfillctld; do cp "$sandbox/log/$log.out" "$out/$log.txt" || true; done
