@@ -32,6 +32,26 @@ def test_a_fill_that_costs_nothing_is_not_charged(seed: int) -> None:
     assert training.found_cost < 0.0015
 
 
+@pytest.mark.parametrize("period_s", [0.7, 1.9, 3.3, 7.1])
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_two_processes_that_beat_on_a_gpu_are_not_taken_for_slowed(
+    period_s: float, seed: int
+) -> None:
+    """For two fifths of each beat the other process's work makes this one's longer by a third."""
+    beat_ns = period_s * (1 + seed / 37) * SECOND
+    training = FilledTraining(
+        busy_ms=20,
+        bubble_ms=40,
+        noise_ms=0.3,
+        slowdown=0.01,
+        seed=seed,
+        rhythm=lambda at: 1 + 0.3 * (at / beat_ns % 1 < 0.4),
+    )
+    training.run(90)
+    assert training.found_cost == 0
+    assert "".join(training.texts) == ""
+
+
 def test_drift_is_no_cost() -> None:
     """Stretches grow by half in five minutes, filled or not."""
     training = FilledTraining(cost_ms=0, noise_ms=0.2, rhythm=lambda at: 1 + at / (600 * SECOND))
