@@ -39,6 +39,7 @@ class Training:
     attached_ns: int = field(default_factory=now_ns)
     drained: int = 0  # bubble records read so far
     shut_told: bool = False
+    unread_told: bool = False  # that its board could not be read
 
     @property
     def gpus(self) -> set[str]:
@@ -77,19 +78,25 @@ class Fill:
     admitted_ns: int
     drained: int = 0  # use records read so far
     lost: int = 0  # use records overwritten before they were read
+    lost_told: int = 0  # of those, how many events have told of, the last at `lost_told_ns`
+    lost_told_ns: int = 0
     gpu_time_ns: int = 0
     intrusion_ns: int = 0
     recorded_until_ns: int = 0  # when the last of those ended
+    unread_told: bool = False
+
+
+def place_of(fill: Fill) -> int | None:
+    """Where in its board a fill speaks of the GPU that its job was given."""
+    view, uuid = fill.memory.view, fill.gpu.encode()
+    count = min(int(view.gpus_used), MAX_GPUS)
+    return next((index for index in range(count) if view.gpus[index].uuid == uuid), None)
 
 
 def section_of(fill: Fill) -> FillGpu | None:
     """What a fill's board says of the GPU that its job was given."""
-    view = fill.memory.view
-    for index in range(min(int(view.gpus_used), MAX_GPUS)):
-        section: FillGpu = view.gpus[index]
-        if section.uuid == fill.gpu.encode():
-            return section
-    return None
+    place = place_of(fill)
+    return None if place is None else fill.memory.view.gpus[place]
 
 
 def memory_by_boards(fills: list[Fill], uuid: str) -> dict[int, int]:

@@ -174,7 +174,7 @@ class Agent:
         self._heartbeat.stop()
         guard.stop()
         self._server.stop()
-        self._drain.all()
+        self._drain.end()
         self.windows.close(now_ns())
         self.node.ledger.event("agent_ends", f"the agent of {self.settings.node} was told to stop")
         self.state.save(sums=True)

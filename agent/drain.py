@@ -6,8 +6,11 @@ Everything in a board was written by a user's process: numbers are bounded befor
 from __future__ import annotations
 
 import json
+import logging
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agent import last_use
@@ -30,6 +33,8 @@ from agent.shared_waits import SharedWaits
 from agent.windows import Windows
 from db.wire.messages import Cause
 
+log = logging.getLogger(__name__)
+
 _BUBBLES = Ring(TrainingBoard.bubbles.offset, BUBBLE_RING, struct.calcsize("=4Q2I"))
 _USES = Ring(FillBoard.uses.offset, USE_RING, struct.calcsize("=8Q6I"))
 _BUBBLE = struct.Struct("=4Q2I")
@@ -42,6 +47,8 @@ _LONGEST_NS = 24 * 3600 * 1_000_000_000
 _LARGEST = (1 << 63) - 1  # of a database's whole numbers
 _LOW_BITS = (1 << 32) - 1
 _REMEMBERED_BOARDS = 4096
+# A process that goes on losing records, or says so, is told of no more often.
+_LOST_EVERY_NS = 60_000_000_000
 
 
 @dataclass
@@ -73,10 +80,27 @@ class Drain:
         """Drains all boards and closes windows that are over."""
         began_ns = now_ns()
         for training in self._node.trainings.values():
-            self.training(training)
+            with self.reading(training):
+                self.training(training)
         for fill in self._node.fills.values():
-            self.fill(fill)
+            with self.reading(fill):
+                self.fill(fill)
         self._windows.close_due(began_ns)
+
+    @contextmanager
+    def reading(self, attached: Training | Fill) -> Iterator[None]:
+        """What a process wrote into its board keeps nobody from his work: an error that nobody
+        foresaw is told of, once for each board."""
+        try:
+            yield
+        except Exception as error:
+            if attached.unread_told:
+                return
+            attached.unread_told = True
+            process_id, job_id = attached.process.process_id, attached.job.job_id
+            log.exception("the board of process %d cannot be read", process_id)
+            text = f"the board of process {process_id} of job {job_id} cannot be read: {error!r}"
+            self._node.ledger.event("unread", text, job_id=job_id)
 
     def flush(self) -> None:
         """Takes everything there is into the ledger now, windows included: a job is ending."""
@@ -107,8 +131,10 @@ class Drain:
 
     def gone(self, training: Training, ended_ns: int) -> None:
         """A training process has ended: its last bubbles, and no open one any more."""
-        self.training(training)
-        self._windows.gone(training.board_id, ended_ns)
+        try:
+            self.training(training)
+        finally:
+            self._windows.gone(training.board_id, ended_ns)
 
     @staticmethod
     def _read_open(training: Training, index: int, bubbles: BubblesOfBoard, now: int) -> None:
@@ -126,14 +152,23 @@ class Drain:
         if lost:
             fill.lost += lost
             view.use_lost = fill.lost
-            self._node.ledger.event(
-                "lost",
-                f"{lost} uses of bubbles were overwritten before they were read",
-                job_id=fill.job.job_id,
-                gpu=fill.gpu,
-            )
+        if now_ns() - fill.lost_told_ns >= _LOST_EVERY_NS:
+            self.tell_lost(fill)
         if data:
             self._uses(fill, data, now_ns(), (fill.board_id, fill.drained))
+
+    def tell_lost(self, fill: Fill) -> None:
+        """Tells of records that were lost and not told of yet."""
+        if lost := fill.lost - fill.lost_told:
+            fill.lost_told, fill.lost_told_ns = fill.lost, now_ns()
+            text = f"{lost} uses of bubbles were overwritten before they were read"
+            self._node.ledger.event("lost", text, job_id=fill.job.job_id, gpu=fill.gpu)
+
+    def end(self) -> None:
+        """The agent stops: takes in and tells all that there is."""
+        self.all()
+        for fill in self._node.fills.values():
+            self.tell_lost(fill)
 
     def stored(self, positions: dict[int, int]) -> None:
         """Boards' uses up to here are on disk: an agent that adopts them reads on from there."""

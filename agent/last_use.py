@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.attachments import Fill, Training, section_of
+from agent.attachments import Fill, Training, place_of
 from agent.board import BUBBLE_RING
 
 _SLACK_NS = 1_000_000  # a killed process's work is off the GPU so soon
 _HOST_CAUSE = 1
+_MOST_OPERATIONS = (1 << 32) - 1
 
 UseValues = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -44,11 +45,13 @@ def estimate(
     known, the whole is charged. Work that was not seen to stand (`stood`) ended soon after its
     estimated time, whenever the process did.
     """
-    gpu = section_of(fill)
-    if gpu is None or not trainings:
+    place = place_of(fill)
+    if place is None or not trainings:
         return None
+    gpu = fill.memory.view.gpus[place]
     released_ns, in_flight_ns = int(gpu.last_release_ns), int(gpu.in_flight_ns)
-    missing = max(0, int(gpu.released) - int(gpu.recorded))
+    # The board is its process's to write: no more than a record holds.
+    missing = min(max(0, int(gpu.released) - int(gpu.recorded)), _MOST_OPERATIONS)
     open_ns = min(int(gpu.open_gpu_ns), ended_ns)
     if not 0 < released_ns <= ended_ns or not (missing or in_flight_ns or open_ns):
         return None
@@ -81,7 +84,7 @@ def estimate(
                 wait_ns,
                 missing if own else 0,
                 0,
-                _index(fill),
+                place,
                 used.cause if used else _HOST_CAUSE,
                 0,
                 0,
@@ -93,12 +96,6 @@ def estimate(
         f"{waited_ns / 1e6:.1f} ms of training's waiting are entered by estimate"
     )
     return LastUse(records, text)
-
-
-def _index(fill: Fill) -> int:
-    view = fill.memory.view
-    uuid = fill.gpu.encode()
-    return next(i for i in range(int(view.gpus_used)) if view.gpus[i].uuid == uuid)
 
 
 def _bubbles(training: Training, uuid: str) -> list[_Bubble]:

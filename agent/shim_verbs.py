@@ -239,14 +239,18 @@ class ShimVerbs:
         asyncio.get_running_loop().remove_reader(process.descriptor)
         for board_id, training in list(node.trainings.items()):
             if training.process is process:
-                self._drain.gone(training, ended_ns)
+                with self._drain.reading(training):
+                    self._drain.gone(training, ended_ns)
                 del node.trainings[board_id]
                 self._drop(training)
                 training.memory.close()
         for board_id, fill in list(node.fills.items()):
             if fill.process is process:
-                self._drain.fill(fill)
-                self._drain.died(fill, ended_ns, stood=self._endless.stands(board_id))
+                with self._drain.reading(fill):
+                    self._drain.fill(fill)
+                with self._drain.reading(fill):
+                    self._drain.died(fill, ended_ns, stood=self._endless.stands(board_id))
+                self._drain.tell_lost(fill)
                 del node.fills[board_id]
                 node.accounts.leave(fill)
                 if (gpu := node.gpus.get(fill.gpu)) is not None:

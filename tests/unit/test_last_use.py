@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.board import TrainingBoard, Use
+from agent.drain import Drain
 from tests.unit.agent_peers import (
     FakeShim,
     RunningAgent,
@@ -158,3 +159,52 @@ def test_work_that_ended_long_ago_is_not_charged_to_the_end(
     time.sleep(0.2)
     [use] = peers.die()
     assert use["gpu_time_us"] == use["intrusion_us"] == pytest.approx(3000, abs=1)
+
+
+def test_absurd_numbers_of_a_board_are_entered_as_a_record_holds_them(peers: Peers) -> None:
+    open_bubble(peers.board, (1 << 64) - 1, time.monotonic_ns())
+    face = peers.fill.gpus[0]
+    face.released, face.last_release_ns = 1 << 40, time.monotonic_ns()
+    for name in ("in_flight_ns", "open_gpu_ns", "done_ns", "memory_bytes", "wait_ns"):
+        setattr(face, name, (1 << 64) - 1)
+    peers.fill.gpus_used = (1 << 32) - 1
+    time.sleep(0.05)
+    [use] = peers.die()
+    assert use["kernels"] == (1 << 32) - 1
+    assert use["bubble_seq"] < 1 << 63
+    assert 0 <= use["gpu_time_us"] < 10_000_000
+    assert peers.agent.events("unread") == []
+
+
+@pytest.mark.parametrize("function", ["fill", "died", "gone"])
+def test_a_process_whose_board_cannot_be_read_leaves_all_the_same(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    node = peers.agent.agent.node
+    processes = [each.process for each in node.attached]
+    monkeypatch.setattr(Drain, function, failing)
+    peers.gate.kill()
+    peers.training.kill()
+    until(lambda: not node.attached)
+    assert [each.descriptor for each in processes] == [-1, -1]
+    [event] = peers.agent.events("unread")
+    assert "nobody foresaw this" in event["text"]
+    began = time.monotonic()
+    assert peers.agent.slurm("job_end", job_id=1).verb == "ok"
+    assert time.monotonic() - began < 2
+
+
+def test_records_that_a_fill_goes_on_losing_are_told_of_once_and_at_its_end(peers: Peers) -> None:
+    [fill] = peers.agent.agent.node.fills.values()
+    for _ in range(10):
+        before = fill.lost
+        peers.fill.use_head += 5000
+        until(lambda before=before: fill.lost > before)  # type: ignore[misc]
+    assert len(peers.agent.events("lost")) == 1
+    peers.die()
+    told = [int(event["text"].split()[0]) for event in peers.agent.events("lost")]
+    assert len(told) == 2
+    assert sum(told) == fill.lost
