@@ -121,10 +121,12 @@ class Guard:
         return True
 
     def _used(self, gpu: Gpu, by_nvml: dict[int, int]) -> dict[int, int]:
-        """What fill jobs hold: NVML counts contexts too, but may know no process's memory."""
-        used = dict(by_nvml)
+        """What fill jobs hold: NVML counts contexts too, but may know no process's memory. A
+        board's word counts up to what the job was given: it makes no room for others."""
+        used, jobs = dict(by_nvml), self._node.jobs.fills
         for job_id, held in memory_by_boards(self._node.fills_on(gpu.uuid), gpu.uuid).items():
-            used[job_id] = max(used.get(job_id, 0), held)
+            most = jobs[job_id].memory_bytes if job_id in jobs else gpu.device.memory_bytes
+            used[job_id] = max(used.get(job_id, 0), min(held, most))
         return used
 
     def _note_peak(self, gpu: Gpu, found: Scan) -> None:

@@ -290,3 +290,19 @@ def test_memory_that_fills_hold_already_is_not_counted_twice(
         # A look that had asked NVML before may still read the board after.
         until(lambda: (gpu.free_bytes, gpu.fill_used_bytes) == (17 * GIB, {2: 3 * GIB}))
         assert lendable(agent) == 14
+
+
+def test_memory_that_a_fill_says_it_holds_makes_no_room_for_others(
+    tmp_path: Path, shims: list[FakeShim]
+) -> None:
+    with running(settings_for(tmp_path, guard=False)) as agent:
+        host_begins(agent, 1)
+        shims.append(train(agent, 1))
+        fill_begins(agent, 2, "mem=4G")
+        gate = gate_on_gpu(agent, 2)
+        shims.append(gate)
+        gate.fill_board().gpus[0].memory_bytes = 1 << 60
+        gpu = agent.agent.node.gpus[uuid_of(0)]
+        until(lambda: gpu.fill_used_bytes)
+        assert gpu.fill_used_bytes == {2: 4 * GIB}
+        assert lendable(agent) < 20
