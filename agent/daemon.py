@@ -33,6 +33,7 @@ from agent.slurm_verbs import SlurmVerbs
 from agent.spool import Spool
 from agent.standstill import Standstill
 from agent.state_file import StateFile
+from agent.step_verbs import StepVerbs
 from agent.timers import every
 from agent.twin_registration import TwinRegistration
 from agent.windows import Windows
@@ -76,15 +77,8 @@ class Agent:
         self._shims = ShimVerbs(self.node, self._finder, self._drain, self.windows, self._endless)
         self._rescue = Rescue(self.node, self._eviction)
         devices = Devices(settings, [each.minor for each in every])
-        self._slurm = SlurmVerbs(
-            self.node,
-            self._finder,
-            self._eviction,
-            devices,
-            self._drain,
-            self.windows,
-            self._mps,
-        )
+        self._slurm = SlurmVerbs(self.node, self._eviction, self._drain, self.windows, self._mps)
+        self._steps = StepVerbs(self.node, self._finder, devices, self._mps)
         self._forgotten = ForgottenJobs(self.node, self._finder, self._slurm.give_up)
         self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
@@ -317,7 +311,7 @@ class Agent:
         elif verb == "status":
             connection.send(status(self.node, user_id))
         elif verb == "task":
-            connection.send(self._slurm.task(connection, packet))
+            connection.send(self._steps.task(connection, packet))
         elif verb in ("off", "on") and user_id in (0, self.settings.slurm_user_id):
             connection.send(self._slurm.switch(verb == "off", user_id))
         elif verb in ("off", "on"):
@@ -337,7 +331,7 @@ class Agent:
         elif packet.verb == "ready":
             self._slurm.ready(connection, packet)
         else:
-            connection.send(self._slurm.step(packet))
+            connection.send(self._steps.step(packet))
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""

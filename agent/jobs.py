@@ -25,6 +25,7 @@ class HostJob:
     lend_bytes: int | None
     slowdown: float
     started_at_us: int
+    restart_count: int = 0  # which run of the job it is, as far as Slurm says so
     intrusion_us: float = 0.0
     bubble_us: float = 0.0
     watched_us: float = 0.0

@@ -1,4 +1,4 @@
-"""What Slurm's side says: job_begin, job_end, step, task; and off, on."""
+"""What prolog and epilog say: job_begin, ready, job_end; and off, on."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from typing import Any
 
 from agent.admission import Candidate, Room, choose
 from agent.clock import now_ns
-from agent.devices import DeviceError, Devices
 from agent.drain import Drain
 from agent.eviction import Eviction
-from agent.job_of_process import JobFinder
 from agent.jobs import FillJob, HostJob
 from agent.mps import Mps
 from agent.node import Node
 from agent.packet import Packet
-from agent.processes import ProcessGoneError, WatchedProcess
 from agent.server import Connection
 from agent.share import closed_to, decide
 from agent.spec import HostSpec, SpecError, parse_fill, parse_host
@@ -29,18 +26,17 @@ from db.wire.messages import HostMode, ShareMode
 log = logging.getLogger(__name__)
 
 _STILL_S = 0.25  # the hook takes a second without a word for a standstill (spank/hook.c)
+_SAME_RUN_US = 10_000_000  # a job that Slurm requeues by itself stays away for two minutes
 _LATEST_US = 24 * 3600 * 1_000_000  # what Slurm's side says lay longer ago is a wrong clock's
 
 
 class SlurmVerbs:
-    """Keeps the jobs of the node by what prolog, epilog and slurmstepd say."""
+    """Keeps the jobs of the node by what prolog and epilog say."""
 
     def __init__(
         self,
         node: Node,
-        finder: JobFinder,
         eviction: Eviction,
-        devices: Devices,
         drain: Drain,
         windows: Windows,
         mps: Mps,
@@ -49,9 +45,7 @@ class SlurmVerbs:
         self._mps = mps
         self._drain = drain
         self._windows = windows
-        self._finder = finder
         self._eviction = eviction
-        self._devices = devices
         self._ending: set[asyncio.Task[None]] = set()
 
     # job_begin
@@ -63,7 +57,10 @@ class SlurmVerbs:
         """
         job_id = packet.number("job_id")
         kind = packet.get("kind")
+        if kind not in ("host", "fill", "other"):
+            return Packet("error", {"reason": f"kind={kind!r} is not host, fill or other"})
         self._node.jobs.refused.pop(job_id, None)
+        self._earlier_run_ends(job_id, packet)
         try:
             if kind == "fill":
                 return self._fill_begins(job_id, packet, late=late)
@@ -71,11 +68,26 @@ class SlurmVerbs:
                 return self._host_begins(job_id, packet, late=late)
         except SpecError as error:
             return self._refuse(job_id, str(error), packet)
-        if kind != "other":
-            return Packet("error", {"reason": f"kind={kind!r} is not host, fill or other"})
         if packet.get("spec"):
             self._tell_unwatched(job_id, packet)
         return Packet("ok")
+
+    def _earlier_run_ends(self, job_id: int, packet: Packet) -> None:
+        """A training that is requeued begins again under its number: where nobody told of the end
+        of the run before (no agent was there to hear of it), it ends now."""
+        known, at_us = self._node.jobs.hosts.get(job_id), self._said_at_us(packet)
+        if known is not None and self._is_another_run(known, packet, at_us):
+            self._host_ended(known, "started again: no word of its end", at_us)
+
+    def _is_another_run(self, known: HostJob, packet: Packet, at_us: int) -> bool:
+        if known.restart_count != _restart_count(packet):
+            return True
+        if any(each.job.job_id == known.job_id for each in self._node.trainings.values()):
+            return False
+        # Slurm 22.05 tells no prolog on a node how often a job was restarted.
+        if (gpus := self._gpus(packet.get("gpus"))) and set(gpus) != set(known.gpus):
+            return True
+        return at_us - known.started_at_us > _SAME_RUN_US
 
     def _tell_unwatched(self, job_id: int, packet: Packet) -> None:
         """A training would lend, but Slurm's prolog named none of our GPUs. It may have none on
@@ -102,7 +114,6 @@ class SlurmVerbs:
             return Packet("ok")
         began_at_us = self._said_at_us(packet)
         self._holders_leave(job_id, gpus, began_at_us)
-        known = node.jobs.hosts.get(job_id)
         share, why = decide(spec, mode, settings)
         if late and share == ShareMode.MPS:
             share, why = ShareMode.TIMESLICE, "the agent did not answer its prolog in time"
@@ -116,10 +127,11 @@ class SlurmVerbs:
             gpus=gpus,
             lend_bytes=spec.lend_bytes,
             slowdown=settings.slowdown if spec.slowdown is None else spec.slowdown,
-            started_at_us=known.started_at_us if known else began_at_us,
+            started_at_us=began_at_us,
+            restart_count=_restart_count(packet),
             share_reason=why,
         )
-        if known is None:
+        if job_id not in node.jobs.hosts:
             node.jobs.hosts[job_id] = host
             if share == ShareMode.MPS:
                 self._mps.begin(host, why)
@@ -198,7 +210,7 @@ class SlurmVerbs:
         node = self._node
         spec = parse_fill(packet.get("spec"))
         memory = spec.memory_bytes or node.settings.default_fill_bytes
-        restart = packet.number("restart_count") if packet.get("restart_count") else 0
+        restart = _restart_count(packet)
         known = node.jobs.fills.get(job_id)
         if known is not None:
             if known.restart_count == restart and not known.evicted:
@@ -326,66 +338,6 @@ class SlurmVerbs:
         if (host := self._node.jobs.hosts.get(job_id)) is not None:
             self._host_ended(host, reason, at_us)
 
-    # step, task
-
-    def step(self, packet: Packet) -> Packet:
-        """What slurmstepd has to set up for a step of a job."""
-        job_id = packet.number("job_id")
-        node, settings = self._node, self._node.settings
-        common = {"preload": settings.shim_path, "socket": settings.socket_path}
-        if (host := node.jobs.hosts.get(job_id)) is not None:
-            pipe = self._mps.pipe_for_step(host)
-            more = {"mps_pipe": pipe, "mps_gpus": str(len(host.gpus))} if pipe else {}
-            return Packet("host", {**common, "mode": host.mode.value, **more})
-        if (fill := node.jobs.fills.get(job_id)) is not None:
-            if fill.evicted:
-                return Packet("refused", {"reason": fill.evicted})
-            return Packet(
-                "fill",
-                {
-                    **common,
-                    "cuda_visible_devices": fill.gpu,
-                    "memory_limit_bytes": str(fill.memory_bytes),
-                    **self._mps_of(fill),
-                },
-            )
-        if job_id in node.jobs.refused:
-            return Packet("refused", {"reason": node.jobs.refused[job_id]})
-        return Packet("none")
-
-    def _mps_of(self, fill: FillJob) -> dict[str, str]:
-        """What makes a fill a client of low priority of its host job's MPS daemon."""
-        host = self._node.jobs.hosts.get(fill.host_job_id or 0)
-        pipe = self._mps.pipe_of(host) if host is not None else ""
-        threads = str(self._node.settings.mps_thread_percentage)
-        return {"mps_pipe": pipe, "mps_threads": threads} if pipe else {}
-
-    def task(self, connection: Connection, packet: Packet) -> Packet:
-        """Opens a fill's GPU in the cgroups of one of its processes."""
-        job_id, process_id = packet.number("job_id"), packet.number("process_id")
-        fill = self._node.jobs.fills.get(job_id)
-        if fill is None:
-            return Packet("refused", {"reason": f"job {job_id} is no fill job admitted here"})
-        if connection.user_id not in (0, fill.user_id):
-            return Packet("refused", {"reason": f"job {job_id} belongs to another user"})
-        try:
-            process = WatchedProcess.of_id(process_id)
-        except ProcessGoneError as error:
-            return Packet("refused", {"reason": str(error)})
-        try:
-            job = self._finder.job_of(process_id)
-            if not process.alive() or job is None or job.job_id != job_id:
-                reason = f"process {process_id} is not of job {job_id}"
-                return Packet("refused", {"reason": reason})
-            self._devices.grant(process_id, self._node.gpus[fill.gpu].device.minor)
-        except (DeviceError, KeyError) as error:
-            text = f"the GPU cannot be opened for job {job_id}: {error}"
-            self._node.ledger.event("device", text, job_id=job_id, gpu=fill.gpu, user=fill.user)
-            return Packet("refused", {"reason": text})
-        finally:
-            process.close()
-        return Packet("ok")
-
     # off, on
 
     def switch(self, off: bool, user_id: int) -> Packet:
@@ -395,3 +347,7 @@ class SlurmVerbs:
         word = "off" if off else "on"
         self._node.ledger.event(word, f"filling is {word} on this node, by user id {user_id}")
         return Packet("ok")
+
+
+def _restart_count(packet: Packet) -> int:
+    return packet.number("restart_count") if packet.get("restart_count") else 0

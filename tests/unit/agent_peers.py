@@ -299,7 +299,13 @@ def until(condition: Callable[[], object], seconds: float = 5) -> None:
         time.sleep(0.01)
 
 
-def host_begins(agent: RunningAgent, job_id: int, gpus: str = "0", spec: str = "on") -> Packet:
+def host_begins(
+    agent: RunningAgent,
+    job_id: int,
+    gpus: str = "0",
+    spec: str = "on",
+    restart_count: int | str = 0,
+) -> Packet:
     return agent.slurm(
         "job_begin",
         job_id=job_id,
@@ -310,7 +316,7 @@ def host_begins(agent: RunningAgent, job_id: int, gpus: str = "0", spec: str = "
         kind="host",
         spec=spec,
         gpus=gpus,
-        restart_count=0,
+        restart_count=restart_count,
         batch=1,
     )
 
