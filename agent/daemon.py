@@ -41,6 +41,7 @@ from db.wire.messages import Report, ReportAnswer
 
 log = logging.getLogger(__name__)
 
+_SOCKET_LOOK_S = 2.0
 # Questions whose answer serves nobody once the asker has hung up: he has gone on without it.
 _VOID_WHEN_LATE = frozenset(
     {"attach", "rescue", "fill_memory", "memory", "ready", "step", "task", "status"}
@@ -124,6 +125,7 @@ class Agent:
             asyncio.create_task(every(self.settings.drain_interval_s, self._tick, at_once=True)),
             asyncio.create_task(every(self._forgotten.interval_s, self._forgotten.look)),
             asyncio.create_task(every(mps.LOOK_S, self._mps.look)),
+            asyncio.create_task(every(_SOCKET_LOOK_S, self._look_at_socket)),
         ]
         await self._stop.wait()
         for timer in timers:
@@ -201,6 +203,10 @@ class Agent:
             self._renew_report()
         if self.windows.began_ns != window:
             self.state.save(sums=True)
+
+    def _look_at_socket(self) -> None:
+        if text := self._server.look():
+            self.node.ledger.event("socket", text)
 
     def _stood(self, stood: Standstill) -> None:
         """The main loop goes on after a standstill: nobody was answered, nothing was seen."""

@@ -149,22 +149,53 @@ class Server:
         self._told = Rate(1)
         self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
+        self._bound: tuple[int, int] | None = None  # device and inode of our socket's file
+        self._trouble = ""
 
     def start(self) -> None:
-        """Binds and listens. Raises OSError."""
+        """Binds and listens, in the place of whatever stands at the path. Raises OSError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A socket that a killed agent left is replaced; rename makes the change in one step.
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        listener.bind(str(temporary))
-        temporary.chmod(0o666)
-        listener.listen(1024)
-        listener.setblocking(False)
-        temporary.rename(self._path)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+            listener.bind(str(temporary))
+            temporary.chmod(0o666)
+            listener.listen(1024)
+            listener.setblocking(False)
+            temporary.rename(self._path)
+        except OSError:
+            listener.close()
+            raise
+        self._bound = _identity(self._path)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def look(self) -> str:
+        """Binds anew if our socket's file was removed or replaced, since nobody would find us any
+        more; says what was done, or why it could not be, once. Connections stay as they are."""
+        if self._listener is None or (found := _identity(self._path)) == self._bound:
+            return ""
+        what = "was removed" if found is None else "was replaced"
+        earlier = self._listener
+        try:
+            self.start()
+        except OSError as error:
+            told, self._trouble = self._trouble, str(error)
+            return "" if told else f"the socket {self._path} {what} and can't be made anew: {error}"
+        self._trouble = ""
+        self._retire(earlier)
+        return f"the socket {self._path} {what}: it was made anew"
+
+    def _retire(self, listener: socket.socket) -> None:
+        """Closes a listener that nobody finds any more; who had found it before is served."""
+        asyncio.get_running_loop().remove_reader(listener)
+        with contextlib.suppress(OSError):
+            while True:
+                self._welcome(listener.accept()[0])
+        listener.close()
 
     def stop(self) -> None:
         """Closes the listener and every connection."""
@@ -187,6 +218,9 @@ class Server:
             log.error("cannot accept connections for a second: %s", error)
             self._pause(listener)
             return
+        self._welcome(peer)
+
+    def _welcome(self, peer: socket.socket) -> None:
         peer.setblocking(False)
         try:
             process = WatchedProcess.of_peer(peer)
@@ -235,6 +269,15 @@ class Server:
             connection.send(Packet("error", {"reason": str(error)}))
             return
         self._handler.handle(connection, packet, descriptors)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what stands at a path; None: nothing does."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def close_all(descriptors: list[int]) -> None:
