@@ -37,7 +37,7 @@ from agent.step_verbs import StepVerbs
 from agent.timers import every
 from agent.twin_registration import TwinRegistration
 from agent.windows import Windows
-from db.wire.messages import Report, ReportAnswer
+from db.wire.messages import AnewRecord, Report, ReportAnswer
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,8 @@ class Agent:
         self._mps.resume()
         if self._restarted:
             self._eviction.resume()
+        else:
+            self.node.ledger.add(AnewRecord(at_us=self.node.clock.now_us()))
         began = "again after a restart" if self._restarted else "anew"
         self.node.ledger.event("agent_begins", f"the agent of {self.settings.node} begins {began}")
         self._tell_loosened()

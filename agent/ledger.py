@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from agent.clock import UtcClock
 from db.wire.messages import (
+    AnewRecord,
     BubbleUseRecord,
     EventRecord,
     FillJobRecord,
@@ -22,7 +23,7 @@ from db.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-Record = HostJobRecord | FillJobRecord | BubbleUseRecord | WindowRecord | EventRecord
+Record = HostJobRecord | FillJobRecord | BubbleUseRecord | WindowRecord | EventRecord | AnewRecord
 MAX_WAITING = 200_000
 
 

@@ -12,8 +12,10 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from db.lost_jobs import close_lost_jobs
 from db.models import BubbleUse, Event, FillJob, Gpu, HostJob, Window
 from db.wire.messages import (
+    AnewRecord,
     BubbleUseRecord,
     EventRecord,
     FillJobRecord,
@@ -51,6 +53,8 @@ class NodeLedger:
                 self._host_job(record)
             elif isinstance(record, FillJobRecord):
                 self._fill_job(record)
+            elif isinstance(record, AnewRecord):
+                self._anew(record)
             else:
                 self._event(record)
         self._uses(uses)
@@ -116,6 +120,18 @@ class NodeLedger:
             "end_reason": _name(record.end_reason),
         }
         self._upsert(FillJob, key, values)
+
+    def _anew(self, record: AnewRecord) -> None:
+        for what, job_id, user, text in close_lost_jobs(self._session, self._node_id, record.at_us):
+            add_event(
+                self._session,
+                at_us=record.at_us,
+                what=what,
+                text=text,
+                node_id=self._node_id,
+                job_id=job_id,
+                user=user,
+            )
 
     def _upsert(
         self, table: type[HostJob] | type[FillJob], key: dict[str, Any], values: dict[str, Any]

@@ -145,8 +145,16 @@ class EventRecord(Message):
     user: str | None = None
 
 
+class AnewRecord(Message):
+    """The agent begins without the state of an earlier life: it knows none of the jobs that batches
+    before this one left open."""
+
+    kind: Literal["anew"] = "anew"
+    at_us: int
+
+
 Record = Annotated[
-    HostJobRecord | FillJobRecord | BubbleUseRecord | WindowRecord | EventRecord,
+    HostJobRecord | FillJobRecord | BubbleUseRecord | WindowRecord | EventRecord | AnewRecord,
     Field(discriminator="kind"),
 ]
 

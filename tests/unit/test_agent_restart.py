@@ -144,6 +144,16 @@ def test_damaged_state_file_means_a_new_begin(tmp_path: Path) -> None:
     (tmp_path / "state/sfilld-n1.json").write_text("{")
     with running(settings, FakeGpus()) as agent:
         assert agent.agent.node.jobs.hosts == {}
+        until(lambda: len(agent.records("anew")) == 2)  # of the first begin, and of this one
+
+
+def test_an_agent_that_knows_its_jobs_does_not_say_that_it_begins_anew(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    with running(settings) as agent:
+        host_begins(agent, 1)
+    with running(settings, FakeGpus()) as agent:
+        until(lambda: len(agent.events("agent_begins")) == 2)
+        assert len(agent.records("anew")) == 1
 
 
 GROWING = [each.name for each in fields(HostJob) if "float" in str(each.type)]
