@@ -44,9 +44,9 @@ def prepare(cgroup_version: int) -> list[str]:
 def end_job_processes(sandbox: Sandbox) -> None:
     """Kill what is left in the cgroups of this sandbox's jobs."""
     for folder in _job_folders(sandbox):
-        for file in folder.rglob("cgroup.procs"):
+        for cgroup in [folder, *folders_below(folder)]:
             with contextlib.suppress(OSError):
-                for pid in map(int, file.read_text().split()):
+                for pid in map(int, (cgroup / "cgroup.procs").read_text().split()):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
@@ -68,6 +68,11 @@ def remaining(sandbox: Sandbox) -> list[Path]:
     return list(_job_folders(sandbox))
 
 
+def folders_below(folder: Path) -> list[Path]:
+    """Every folder in it, outer ones first; what vanishes meanwhile (a job ends) is left out."""
+    return [Path(outer) / each for outer, inner, _ in os.walk(folder) for each in inner]
+
+
 def _node_folders(sandbox: Sandbox) -> Iterator[Path]:
     for node in sandbox.slurm_nodes:
         if sandbox.cgroup_version == 1:
@@ -79,7 +84,7 @@ def _node_folders(sandbox: Sandbox) -> Iterator[Path]:
 def _job_folders(sandbox: Sandbox) -> Iterator[Path]:
     first = sandbox.first_job_id
     for node_folder in list(_node_folders(sandbox)):
-        for folder in list(node_folder.rglob("job_*")):
+        for folder in folders_below(node_folder):
             match = JOB.search(folder.name)
             if match and first <= int(match[1]) < first + JOB_IDS_PER_SANDBOX:
                 yield folder
@@ -89,10 +94,9 @@ def _remove_tree(folder: Path) -> bool:
     """Whether `folder` is gone; a cgroup goes once its processes and children are gone."""
     if not folder.exists():
         return True
-    for child in sorted(folder.rglob("*"), key=lambda path: -len(path.parts)):
-        if child.is_dir():
-            with contextlib.suppress(OSError):
-                child.rmdir()
+    for child in reversed(folders_below(folder)):
+        with contextlib.suppress(OSError):
+            child.rmdir()
     with contextlib.suppress(OSError):
         folder.rmdir()
     return not folder.exists()
