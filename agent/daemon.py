@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from agent import VERSION, mps
+from agent import VERSION, mps, unknown_fills
 from agent.calibrator import Calibrator
 from agent.clock import now_ns
 from agent.devices import Devices
@@ -36,6 +36,7 @@ from agent.state_file import StateFile
 from agent.step_verbs import StepVerbs
 from agent.timers import every
 from agent.twin_registration import TwinRegistration
+from agent.unknown_fills import UnknownFills
 from agent.windows import Windows
 from db.wire.messages import AnewRecord, Report, ReportAnswer
 
@@ -81,6 +82,9 @@ class Agent:
         self._slurm = SlurmVerbs(self.node, self._eviction, self._drain, self.windows, self._mps)
         self._steps = StepVerbs(self.node, self._finder, devices, self._mps)
         self._forgotten = ForgottenJobs(self.node, self._finder, self._slurm.give_up)
+        self._unknown_fills = UnknownFills(
+            self.node, self._finder, self._eviction, state_lost=not self._restarted
+        )
         self._twin = TwinRegistration(settings.twin)
         self._server = Server(settings.socket_path, self, settings.max_connections_per_user)
         policies = [gpu.policy for gpu in self.node.gpus.values()]
@@ -126,6 +130,7 @@ class Agent:
         timers = [
             asyncio.create_task(every(self.settings.drain_interval_s, self._tick, at_once=True)),
             asyncio.create_task(every(self._forgotten.interval_s, self._forgotten.look)),
+            asyncio.create_task(every(unknown_fills.INTERVAL_S, self._unknown_fills.look)),
             asyncio.create_task(every(mps.LOOK_S, self._mps.look)),
             asyncio.create_task(every(_SOCKET_LOOK_S, self._look_at_socket)),
         ]

@@ -81,7 +81,8 @@ def job_in_environment(data: bytes, socket: str) -> JobOfProcess | None:
         return None
     job = values.get(b"SLURM_JOB_ID", b"").decode(errors="replace")
     step = values.get(b"SLURM_STEP_ID", b"batch").decode(errors="replace")
-    return JobOfProcess(int(job), step, "") if _JOB_ID.fullmatch(job) else None
+    node = values.get(b"SLURMD_NODENAME", b"").decode(errors="replace")
+    return JobOfProcess(int(job), step, node) if _JOB_ID.fullmatch(job) else None
 
 
 class JobFinder:
@@ -112,6 +113,16 @@ class JobFinder:
                 found.setdefault(job.job_id, []).append(int(entry.name))
         return found
 
+    def gated_processes(self, node: str) -> dict[int, list[int]]:
+        """Processes in jobs of a node that run as fills: job id -> process ids. The node is named
+        by the cgroup, the gate's role by the environment that a process was started with."""
+        found: dict[int, list[int]] = {}
+        for entry in self._proc.iterdir():
+            job = self.job_of(int(entry.name)) if entry.name.isdigit() else None
+            if job is not None and job.node == node and _is_gated(entry):
+                found.setdefault(job.job_id, []).append(int(entry.name))
+        return found
+
     @staticmethod
     def _is_slurmstepd(entry: Path) -> bool:
         """Slurm's own runs as root; any process may give itself its name."""
@@ -121,3 +132,10 @@ class JobFinder:
             return False
         is_root = any(line.split("\t")[:2] == ["Uid:", "0"] for line in said)
         return said[:1] == ["Name:\tslurmstepd"] and is_root
+
+
+def _is_gated(process: Path) -> bool:
+    try:
+        return b"SFILL_ROLE=gate" in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -282,6 +282,8 @@ class SlurmVerbs:
         fill = self._node.jobs.fills.get(job_id)
         if fill is not None:
             self._fill_ended(fill, fill.evicted or "ended", at_us)
+        elif job_id not in self._eviction.signalled:
+            self._node.requeue.discard(job_id)  # an unknown fill that ended by itself
         host = self._node.jobs.hosts.get(job_id)
         if host is None:
             connection.send(Packet("ok"))

@@ -199,7 +199,7 @@ class FakeShim:
 
     socket_path = ""  # of the agent that was started last
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int, **variables: str) -> None:
         self._up, down = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(down.fileno())],
@@ -209,6 +209,7 @@ class FakeShim:
                 "SLURM_JOB_ID": str(job_id),
                 "SLURM_STEP_ID": "0",
                 "SFILL_SOCKET": self.socket_path,
+                **variables,
             },
         )
         down.close()
