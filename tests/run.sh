@@ -30,7 +30,8 @@ stage_c-style() {
 }
 stage_unit() {
     local result=0
-    "$python" -m pytest tests/unit -m "not alone" -n 2 --dist loadfile || result=1
+    # Most of them wait more than they compute: four workers keep two cores busy.
+    "$python" -m pytest tests/unit -m "not alone" -n 4 --dist loadfile || result=1
     "$python" -m pytest tests/unit -m alone || result=1
     return "$result"
 }
