@@ -230,7 +230,7 @@ def test_a_fill_whose_slurmstepd_is_killed_can_be_cancelled_and_leaves_nothing(
     left_clean(cluster, host, following)
 
 
-@pytest.mark.parametrize("name", ["simtrain", "siminfer"])
+@pytest.mark.parametrize("name", ["simtrain", pytest.param("siminfer", marks=SLOW)])
 def test_after_a_stop_both_go_on_and_training_never_waits_for_a_stopped_fill(
     cluster: Cluster, name: str
 ) -> None:

@@ -15,6 +15,7 @@ from tests.cluster.agent_socket import agent_status
 from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.driver import kernels_of, truth_of
 from tests.cluster.workloads import submit_fill, submit_training, wait_kernels, wait_lends
+from tests.slow import SLOW
 
 FIRST_S = 14
 NEXT_S = 20
@@ -42,6 +43,7 @@ def comment(cluster: Cluster, job: int) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(text.replace("`", '"'))["sfill"]) if text.strip() else {}
 
 
+@SLOW
 def test_a_training_that_ends_and_one_that_begins_before_a_stopped_agent(cluster: Cluster) -> None:
     cluster.wait(lambda: cluster.supply("f1") == 0, 20.0, "the last test's supply to go")
     first = submit_training(cluster, "-w", "n1", "--exclusive", seconds=FIRST_S)
