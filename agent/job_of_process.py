@@ -11,6 +11,7 @@ pose as a job by a well-chosen name.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,22 +105,19 @@ class JobFinder:
 
     def processes_of_jobs(self) -> dict[int, list[int]]:
         """All processes of all jobs on this host, slurmstepd left out: job id -> process ids."""
-        found: dict[int, list[int]] = {}
-        for entry in self._proc.iterdir():
-            if not entry.name.isdigit():
-                continue
-            job = self.job_of(int(entry.name))
-            if job is not None and not self._is_slurmstepd(entry):
-                found.setdefault(job.job_id, []).append(int(entry.name))
-        return found
+        return self._by_job(lambda entry, _: not self._is_slurmstepd(entry))
 
     def gated_processes(self, node: str) -> dict[int, list[int]]:
         """Processes in jobs of a node that run as fills: job id -> process ids. The node is named
         by the cgroup, the gate's role by the environment that a process was started with."""
+        return self._by_job(lambda entry, job: job.node == node and _is_gated(entry))
+
+    def _by_job(self, counts: Callable[[Path, JobOfProcess], bool]) -> dict[int, list[int]]:
+        """The processes of jobs that count, each by its folder and its job."""
         found: dict[int, list[int]] = {}
         for entry in self._proc.iterdir():
             job = self.job_of(int(entry.name)) if entry.name.isdigit() else None
-            if job is not None and job.node == node and _is_gated(entry):
+            if job is not None and counts(entry, job):
                 found.setdefault(job.job_id, []).append(int(entry.name))
         return found
 

@@ -1,7 +1,7 @@
 """Which unit tests need the machine to themselves: those that measure, or play a GPU in real time.
 
 run.sh runs all others first, on two processors at once. And the plain agent, for any that want no
-settings of their own.
+settings of their own, and a list of the shims that join it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent_peers import RunningAgent, running, settings_for
+from tests.unit.agent_peers import FakeShim, RunningAgent, running, settings_for
 
 ALONE = (
     "test_agent_calibration_end_to_end",
@@ -42,3 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def agent(tmp_path: Path) -> Iterator[RunningAgent]:
     with running(settings_for(tmp_path)) as started:
         yield started
+
+
+@pytest.fixture
+def shims() -> Iterator[list[FakeShim]]:
+    """Whoever joins the agent, closed at the end."""
+    made: list[FakeShim] = []
+    yield made
+    for shim in made:
+        shim.close()

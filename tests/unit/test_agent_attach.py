@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ from tests.unit.agent_peers import (
     until,
     uuid_of,
 )
-
-
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
 
 
 def test_process_of_no_known_job_stands_aside(agent: RunningAgent, shims: list[FakeShim]) -> None:

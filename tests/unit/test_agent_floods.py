@@ -28,14 +28,6 @@ def agent_(tmp_path: Path) -> Iterator[RunningAgent]:
         yield started
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def test_a_rate_counts_each_key_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [10**12]
     monkeypatch.setattr(agent.rate, "now_ns", lambda: clock[0])

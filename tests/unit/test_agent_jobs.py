@@ -39,14 +39,6 @@ def agent(tmp_path: Path, gpus: FakeGpus) -> Iterator[RunningAgent]:
         yield started
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def lendable(agent: RunningAgent, minor: int = 0) -> int:
     node = agent.agent.node
     return node.report_of(node.gpus[uuid_of(minor)]).lendable_slots

@@ -41,14 +41,6 @@ def mps(tmp_path: Path) -> Iterator[StandInMps]:
         os.kill(int(file.read_text()), signal.SIGKILL)
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def sharing(folder: Path, mps: StandInMps, **given: Any) -> AgentSettings:
     values = {"share": "mps", "mps_program": str(mps.program), **QUICK, **given}
     return settings_for(folder, **values)

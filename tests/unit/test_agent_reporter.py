@@ -104,14 +104,6 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
     started.close()
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def test_report_shows_the_node_and_changes_are_told_at_once(
     tmp_path: Path, controller: Controller, shims: list[FakeShim]
 ) -> None:

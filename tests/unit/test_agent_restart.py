@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,14 +24,6 @@ from tests.unit.agent_peers import (
     until,
     uuid_of,
 )
-
-
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
 
 
 def write_use(gate: FakeShim, host_board_id: int) -> None:

@@ -32,14 +32,6 @@ def agent(tmp_path: Path) -> Iterator[RunningAgent]:
         yield started
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def host(agent: RunningAgent, job_id: int = 1) -> HostJob:
     return agent.agent.node.jobs.hosts[job_id]
 

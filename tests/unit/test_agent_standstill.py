@@ -69,14 +69,6 @@ def agent_(tmp_path: Path, gpus: BlindGpus) -> Iterator[RunningAgent]:
         gpus.may_answer.set()
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 class Standstill:
     """The main loop does nothing from now on for STOOD_S."""
 

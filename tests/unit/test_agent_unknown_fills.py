@@ -25,14 +25,6 @@ ON_TWIN = {"SLURMD_NODENAME": "f1", "SFILL_ROLE": "gate"}
 
 
 @pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
-@pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningAgent]:
     """Evicts whoever it has not known for half a second."""
     monkeypatch.setattr(unknown_fills, "INTERVAL_S", 0.1)

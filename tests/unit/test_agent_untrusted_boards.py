@@ -37,14 +37,6 @@ def agent(tmp_path: Path) -> Iterator[RunningAgent]:
         yield started
 
 
-@pytest.fixture
-def shims() -> Iterator[list[FakeShim]]:
-    made: list[FakeShim] = []
-    yield made
-    for shim in made:
-        shim.close()
-
-
 def gate_of(agent: RunningAgent, job_id: int) -> FakeShim:
     gate = FakeShim(job_id)
     assert gate.attach(agent, role="gate").verb == "gate"
