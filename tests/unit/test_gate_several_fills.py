@@ -42,7 +42,9 @@ def test_what_several_fills_tell_is_what_the_driver_saw(
         gpu_time_ns, uses, users = agent.gpu_time_ns(), agent.collect(), agent.users
     found = machine.truth(*set(jobs))
     truly = sum(op.end_ns - op.start_ns for op in machine.fill_work(*set(jobs)))
-    assert found.filled_share >= 0.5
+    # Each had a part that is worth counting; how large it is, a busy machine decides.
+    least_ns = 0.02 * sum(end_ns - begin_ns for begin_ns, end_ns in found.bubbles)
+    assert all(found.fill[job].gpu_time_ns >= least_ns for job in set(jobs)), found.fill
     assert gpu_time_ns == pytest.approx(truly, rel=0.015)
     waits = SharedWaits()
     told = sum(

@@ -16,6 +16,7 @@ import pytest
 from agent.board import Closed, Use
 from deploy.sandbox.simgpu.truth import Truth
 from tests.slow import SLOW
+from tests.stolen_time import stolen_time
 from tests.unit.gated_machine import Machine, gated_machine
 from tests.unit.lending_agent import TUNING, LendingAgent, wait_until
 
@@ -45,9 +46,10 @@ def intrusion_of(uses: list[Use]) -> int:
 
 
 def test_bubbles_are_filled_and_training_hardly_waits(machine: Machine) -> None:
-    with LendingAgent(machine.socket) as agent:
+    with LendingAgent(machine.socket) as agent, stolen_time() as stolen:
         found, uses = run(machine, agent, "--kernel-us", "100")
-    assert found.filled_share >= 0.5
+    # Who launches nothing while its processor is taken away fills nothing: 0.97 of what is left.
+    assert found.filled_share >= 0.5 * (1 - stolen.share)
     assert found.waited_fraction <= 0.01
     assert len(uses) >= 20
     truly = sum(use.gpu_time_ns for use in found.fill.values())
@@ -168,7 +170,7 @@ def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_al
 ) -> None:
     """Its kernels are never seen to end in a bubble: what is known of them is how long they had
     not ended."""
-    with LendingAgent(machine.socket) as agent:
+    with LendingAgent(machine.socket) as agent, stolen_time() as stolen:
         training = machine.train(20, *STALL)
         wait_until("the training's bubbles", lambda: bool(agent.training))
         time.sleep(1)
@@ -185,7 +187,9 @@ def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_al
     assert 1 <= len(ran) <= 4  # the first, and trials after 2 and 4 s
     found = machine.truth()
     assert found.waited_ns > 0
-    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=1_000_000)
+    # When training became ready is told by its processor, each time, once that is there.
+    late_ns = 1_000_000 + len(ran) * stolen.longest_s * 1e9
+    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=late_ns)
     truly = sum(op.end_ns - op.start_ns for op in ran)
     assert 0.5 * truly <= agent.gpu_time_ns() <= 1.01 * truly
 
