@@ -199,6 +199,7 @@ class Agent:
         window = self.windows.began_ns
         self._drain.all()
         self._calibrator.tick(now_ns())
+        self._guard.look()
         changed = self.node.read_boards()
         self._endless.look(self.node.main_loop.awake_ns())
         changed |= self._control_budgets()

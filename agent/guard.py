@@ -2,7 +2,8 @@
 
 A process of a fill job without a board has dropped the interposer: it is killed within a second.
 Any other process without a board may be training that lost its hook, so the gate is shut while it
-is there. NVML is asked on a thread of its own; what it says is applied on the main thread.
+is there. NVML is asked on a thread of its own; what it says is applied on the main thread. While a
+call of NVML's does not come back nobody sees the GPUs: their gates are shut.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _SLOW_FACTOR = 6  # a GPU that no fill job was admitted to is looked at so much less often
 _SIGHTINGS = 2
+_SILENT_S = 3.0
+_SILENT_INTERVALS = 1.5 * _SLOW_FACTOR  # NVML may take half of one more to answer
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Guard:
         self._sightings: dict[tuple[str, int], int] = {}
         self._told_unknown: set[tuple[str, int]] = set()  # GPU, job of the processes
         self._killing: dict[int, asyncio.Task[None]] = {}
+        self._silent_s = max(_SILENT_S, _SILENT_INTERVALS * node.settings.guard_interval_s)
 
     def apply(self, scans: list[Scan]) -> None:
         """Takes in scans; refreshes the policy when something came of them."""
@@ -70,11 +74,26 @@ class Guard:
         self._node.main_loop.look()
         for each in scans:
             gpu = self._node.gpus.get(each.uuid)
-            # What was seen before a standstill says nothing of now.
-            if gpu is not None and each.began_ns >= self._node.main_loop.woke_ns:
+            # What was seen before a standstill, or by a call that hung, says nothing of now.
+            if gpu is not None and each.began_ns >= self._oldest_ns():
                 changed |= self._apply_safely(gpu, each)
         if changed:
             self._node.refresh()
+
+    def look(self) -> None:
+        """A GPU of which NVML has long said nothing is one with a fault: who uses it is unknown."""
+        changed = False
+        for gpu in self._node.gpus.values():
+            since_ns = max(gpu.scanned_ns, self._node.started_ns, self._node.main_loop.woke_ns)
+            if not gpu.fault and since_ns < self._oldest_ns():
+                fault = f"NVML has said nothing for {self._silent_s:.1f} s"
+                changed |= self._tell_fault(gpu, fault)
+        if changed:
+            self._node.refresh()
+
+    def _oldest_ns(self) -> int:
+        """When the oldest scan that still counts may have begun."""
+        return max(self._node.main_loop.woke_ns, now_ns() - round(self._silent_s * 1e9))
 
     def _apply_safely(self, gpu: Gpu, found: Scan) -> bool:
         """A scan that can't be taken in is none: with nobody known to be alone, fill is shut."""
@@ -262,12 +281,11 @@ class GuardThread(threading.Thread):
             self._ending.wait(interval_s)
 
     def _look(self) -> None:
-        due = [uuid for uuid in self._node.gpus if self._is_due(uuid)]
-        scans = [scan(self._queries, uuid) for uuid in due]
-        self._scanned_ns.update((each.uuid, each.began_ns) for each in scans)
-        if scans:
+        for uuid in filter(self._is_due, self._node.gpus):
+            found = scan(self._queries, uuid)
+            self._scanned_ns[uuid] = found.began_ns
             with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
-                self._loop.call_soon_threadsafe(self._apply, scans)
+                self._loop.call_soon_threadsafe(self._apply, [found])
 
     def _is_due(self, uuid: str) -> bool:
         lends = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))

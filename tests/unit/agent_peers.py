@@ -44,11 +44,14 @@ class FakeGpus:
         self.on_gpu: dict[str, list[GpuProcess]] = {uuid_of(minor): [] for minor in range(count)}
         self.slow: dict[str, tuple[str, ...]] = {}
         self.fault: GpuError | None = None
+        self.answers = threading.Event()  # cleared: a question hangs until it is set again
+        self.answers.set()
 
     def devices(self) -> list[Device]:
         return [Device(uuid_of(n), n, "Fake GPU", 24 * GIB, True) for n in range(self.count)]
 
     def free_bytes(self, uuid: str) -> int:
+        self.answers.wait()
         if self.fault is not None:
             raise self.fault
         return self.free[uuid]

@@ -191,3 +191,23 @@ def test_the_guards_thread_outlives_an_error(
         assert failed.wait(5)
     gpus.on_gpu[uuid_of(0)] = [GpuProcess(1, GIB)]
     until(lambda: agent.agent.node.gpus[uuid_of(0)].unknown == 1)
+
+
+def test_while_nvml_does_not_answer_fill_is_shut_out_and_what_it_saw_before_that_is_not_believed(
+    agent: RunningAgent, gpus: FakeGpus, shims: list[FakeShim]
+) -> None:
+    page = shims[1].pages[uuid_of(0)]
+    until(lambda: page.view.fills[0].allowed)
+    gpus.answers.clear()
+    try:
+        until(lambda: not page.view.fills[0].allowed, 6.0)
+        assert page.view.fills[0].reason == Closed.UNKNOWN
+        [event] = agent.events("gpu")
+        assert "NVML has said nothing for 3.1 s" in event["text"]
+        assert fill_begins(agent, 3).verb == "refused"
+    finally:
+        gpus.answers.set()
+    until(lambda: page.view.fills[0].allowed)
+    assert [event["text"].split(":")[-1] for event in agent.events("gpu")][1:] == [
+        f"GPU {uuid_of(0)} is back"
+    ]
