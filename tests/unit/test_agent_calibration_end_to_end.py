@@ -13,6 +13,7 @@ import pytest
 
 from agent.board import Closed
 from agent.jobs import HostJob
+from tests.stolen_time import stolen_time
 from tests.unit.agent_peers import (
     FakeGpus,
     RunningAgent,
@@ -25,6 +26,12 @@ from tests.unit.agent_peers import (
 )
 from tests.unit.sharing_lab import CUDA_PROGRAM, SharingLab
 from tests.unit.shim_lab import interposer, simulated_gpu
+
+pytestmark = pytest.mark.timeout(180)
+AT_MOST_S = 90
+"""For an estimate: it comes after some 10 s, later where iterations scatter."""
+MOST_STOLEN = 0.3
+"""On a machine that takes more of its processors' time away, none may come: rightly so."""
 
 
 @contextlib.contextmanager
@@ -48,11 +55,11 @@ def filled(folder: Path, **given: Any) -> Iterator[tuple[RunningAgent, HostJob]]
         lab = SharingLab(folder, agent, program=CUDA_PROGRAM)
         try:
             host_begins(agent, 1, spec="on,slowdown=1%")
-            lab.start(1, "monitor", "train", 60, 500, 10, 25_000)
+            lab.start(1, "monitor", "train", 3 * AT_MOST_S // 2, 500, 10, 25_000)
             [gpu] = agent.agent.node.gpus.values()
             until(lambda: gpu.ready_ns, 20)
             assert fill_begins(agent, 2, "mem=2G").verb == "ok"
-            lab.start(2, "gate", "infer", 60, 100, 5, 0)
+            lab.start(2, "gate", "infer", 3 * AT_MOST_S // 2, 100, 5, 0)
             yield agent, agent.agent.node.jobs.hosts[1]
         finally:
             lab.stop()
@@ -64,11 +71,14 @@ def test_fills_are_held_out_and_a_gate_that_keeps_its_rules_costs_next_to_nothin
     with filled(tmp_path, budget_control=False) as (agent, host):
         entry = next(iter(agent.agent.node.gpus.values())).policy.memory.view.fills[0]
         seen: list[int] = []
-        end = time.monotonic() + 40
-        while host.calibrated_slowdown is None:
-            assert time.monotonic() < end, "no estimate came"
-            seen.append(int(entry.reason) if not entry.allowed else 0)
-            time.sleep(0.02)
+        end = time.monotonic() + AT_MOST_S
+        with stolen_time() as stolen:
+            while host.calibrated_slowdown is None and time.monotonic() < end:
+                seen.append(int(entry.reason) if not entry.allowed else 0)
+                time.sleep(0.02)
+        if host.calibrated_slowdown is None and stolen.share > MOST_STOLEN:
+            pytest.skip(f"iterations scatter: {stolen.share:.0%} of processor time was taken away")
+        assert host.calibrated_slowdown is not None, "no estimate came"
         assert 0.05 < seen.count(Closed.CALIBRATION) / len(seen) < 0.75
         assert seen.count(0) > 0
         assert host.calibrated_slowdown < 0.02
@@ -78,7 +88,7 @@ def test_fills_are_held_out_and_a_gate_that_keeps_its_rules_costs_next_to_nothin
 def test_a_gate_that_ignores_training_is_found_out(tmp_path: Path) -> None:
     loosened = {"ignore_training": True, "budget_control": False, "in_flight_us": 2000}
     with filled(tmp_path, **loosened) as (agent, host):
-        until(lambda: (host.calibrated_slowdown or 0) > 0.02, 40)
+        until(lambda: (host.calibrated_slowdown or 0) > 0.02, AT_MOST_S)
         until(lambda: agent.events("slowdown"))
         assert "power cap" in agent.events("slowdown")[0]["text"]
         assert len(agent.events("slowdown")) == 1

@@ -61,10 +61,13 @@ def test_bubbles_are_filled_and_training_hardly_waits(machine: Machine) -> None:
 
 def test_a_loosened_gate_reports_what_it_cost(machine: Machine) -> None:
     tuning = replace(TUNING, in_flight_us=10_000)
-    with LendingAgent(machine.socket, tuning=tuning, ignore_training=True) as agent:
+    with (
+        LendingAgent(machine.socket, tuning=tuning, ignore_training=True) as agent,
+        stolen_time() as stolen,
+    ):
         found, uses = run(machine, agent, "--kernel-us", "200")
     assert found.waited_fraction >= 0.05
-    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.15)
+    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1 + 0.1 * stolen.share)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
     in_flight_us = workload.loosened_us if loosened else TUNING.in_flight_us
     tuning = replace(TUNING, in_flight_us=in_flight_us)
     with LendingAgent(machine.socket, tuning=tuning, predict_end=not loosened) as agent:
-        with crowded(busy):
+        with crowded(busy), stolen_time() as stolen:
             training = machine.train(7, *workload.train)
             time.sleep(0.5)
             filling = machine.infer(3, *workload.fill)
@@ -123,7 +126,7 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
     truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
     assert gpu_time_ns == pytest.approx(truly, rel=0.03)
     if loosened:
-        assert found.waited_fraction >= 0.03
+        assert found.waited_fraction >= 0.03 * (1 - stolen.share)
     # Waits below half a per cent are told to within a fiftieth of a per cent of the wall time.
     least = 0 if found.waited_fraction >= 0.005 else 0.0002 * found.wall_ns
     allowed = max(0.1 * found.waited_ns, least)
@@ -191,7 +194,7 @@ def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_al
     late_ns = 1_000_000 + len(ran) * stolen.longest_s * 1e9
     assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=late_ns)
     truly = sum(op.end_ns - op.start_ns for op in ran)
-    assert 0.5 * truly <= agent.gpu_time_ns() <= 1.01 * truly
+    assert 0.5 * (1 - stolen.share) * truly <= agent.gpu_time_ns() <= 1.01 * truly
 
 
 def test_work_that_goes_on_into_the_next_part_of_a_use_is_on_record_with_a_beginning(
