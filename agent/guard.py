@@ -68,16 +68,14 @@ class Guard:
         self._killing: dict[int, asyncio.Task[None]] = {}
         self._silent_s = max(_SILENT_S, _SILENT_INTERVALS * node.settings.guard_interval_s)
 
-    def apply(self, scans: list[Scan]) -> None:
-        """Takes in scans; refreshes the policy when something came of them."""
-        changed = False
+    def apply(self, found: Scan) -> None:
+        """Takes in a scan; refreshes the policy when something came of it."""
         self._node.main_loop.look()
-        for each in scans:
-            gpu = self._node.gpus.get(each.uuid)
-            # What was seen before a standstill, or by a call that hung, says nothing of now.
-            if gpu is not None and each.began_ns >= self._oldest_ns():
-                changed |= self._apply_safely(gpu, each)
-        if changed:
+        gpu = self._node.gpus.get(found.uuid)
+        # What was seen before a standstill, or by a call that hung, says nothing of now.
+        if gpu is None or found.began_ns < self._oldest_ns():
+            return
+        if self._apply_safely(gpu, found):
             self._node.refresh()
 
     def look(self) -> None:
@@ -260,9 +258,7 @@ class Guard:
 class GuardThread(threading.Thread):
     """Asks NVML again and again; hands the scans to the main loop."""
 
-    def __init__(
-        self, node: Node, queries: GpuQueries, apply: Callable[[list[Scan]], None]
-    ) -> None:
+    def __init__(self, node: Node, queries: GpuQueries, apply: Callable[[Scan], None]) -> None:
         super().__init__(name="guard", daemon=True)
         self._node = node
         self._queries = queries
@@ -285,7 +281,7 @@ class GuardThread(threading.Thread):
             found = scan(self._queries, uuid)
             self._scanned_ns[uuid] = found.began_ns
             with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
-                self._loop.call_soon_threadsafe(self._apply, [found])
+                self._loop.call_soon_threadsafe(self._apply, found)
 
     def _is_due(self, uuid: str) -> bool:
         lends = any(fill.gpu == uuid for fill in list(self._node.jobs.fills.values()))

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.proc_files import fields_of_stat, read_text
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 BUSIEST = 8
@@ -18,26 +20,29 @@ class MachineTimes:
 
     taken_s: float
     by_state: dict[str, int]
-    by_process: dict[tuple[int, str], int]
+    by_process: dict[int, int]
 
     @classmethod
     def now(cls) -> MachineTimes:
         fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
         by_state = dict(zip(STATES, map(int, fields), strict=False))
-        return cls(time.monotonic(), by_state, dict(_processes()))
+        return cls(time.monotonic(), by_state, _by_process())
 
 
-def _processes() -> list[tuple[tuple[int, str], int]]:
-    found = []
+def _by_process() -> dict[int, int]:
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (folder / "stat").read_text(errors="replace")
-        except OSError:
-            continue
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        user, system = rest.split()[11:13]
-        found.append(((int(folder.name), name), int(user) + int(system)))
+        process = int(folder.name)
+        if fields := fields_of_stat(process):
+            found[process] = int(fields[11]) + int(fields[12])
     return found
+
+
+def _name(process: int) -> str:
+    try:
+        return read_text(Path(f"/proc/{process}/comm")).strip()
+    except OSError:
+        return "gone"
 
 
 def report(before: MachineTimes, now: MachineTimes) -> str:
@@ -46,11 +51,11 @@ def report(before: MachineTimes, now: MachineTimes) -> str:
     ticks = {state: now.by_state[state] - before.by_state.get(state, 0) for state in now.by_state}
     whole = max(sum(ticks.values()), 1)
     shares = ", ".join(f"{state} {100 * each / whole:.1f} %" for state, each in ticks.items())
-    used = {who: each - before.by_process.get(who, 0) for who, each in now.by_process.items()}
+    used = {one: each - before.by_process.get(one, 0) for one, each in now.by_process.items()}
     busiest = sorted(used.items(), key=lambda item: -item[1])[:BUSIEST]
     lines = [
-        f"{100 * each / TICKS_PER_S / span_s:5.1f} % of a processor: {name} ({process})"
-        for (process, name), each in busiest
+        f"{100 * each / TICKS_PER_S / span_s:5.1f} % of a processor: {_name(process)} ({process})"
+        for process, each in busiest
         if each > 0
     ]
     load = Path("/proc/loadavg").read_text().strip()

@@ -32,6 +32,11 @@ class StolenTime:
     longest_s: float = 0.0
     """The longest that a processor was away at a time."""
 
+    @property
+    def given(self) -> float:
+        """What was left of the processors' time, from 0 to 1."""
+        return 1 - self.share
+
 
 @contextlib.contextmanager
 def stolen_time() -> Iterator[StolenTime]:
@@ -52,24 +57,23 @@ def stolen_time() -> Iterator[StolenTime]:
         for witness in witnesses:
             witness.send_signal(signal.SIGTERM)
         told = [witness.communicate(timeout=30)[0] for witness in witnesses]
-    shares, longest = zip(*(map(float, each.split()) for each in told), strict=True)
-    found.share, found.longest_s = sum(shares) / len(shares), max(longest)
+    if all(told):  # else witnesses may not come first here: nothing is excused
+        shares, longest = zip(*(map(float, each.split()) for each in told), strict=True)
+        found.share, found.longest_s = sum(shares) / len(shares), max(longest)
 
 
 def watch(processor: int) -> None:
     """Print the stolen share of one processor's time, and the longest theft, when told to end."""
-    began_s = time.monotonic()
     late_s = longest_s = 0.0
 
     def tell(*_: object) -> None:
         print(late_s / max(time.monotonic() - began_s, NAP_S), longest_s, flush=True)
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, tell)
     os.sched_setaffinity(0, {processor})
-    with contextlib.suppress(PermissionError):  # then whoever runs here counts as a thief
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     began_s = time.monotonic()
+    signal.signal(signal.SIGTERM, tell)
     while True:
         asleep_s = time.monotonic()
         time.sleep(NAP_S)

@@ -112,8 +112,8 @@ class Block:
 
     @property
     def delayed_ms(self) -> float:
-        """What that can have added to an iteration: its share of one, on each of two processors."""
-        return 2 * self.stolen * self.median_ms
+        """What that can have added to an iteration: its share of one."""
+        return self.stolen * self.median_ms
 
 
 def run_block(cluster: Cluster, job: int) -> Block:
@@ -121,7 +121,7 @@ def run_block(cluster: Cluster, job: int) -> Block:
     first = len(iterations_ms(cluster, job))
     with stolen_time() as stolen:
         cluster.wait(
-            lambda: len(iterations_ms(cluster, job)) >= first + BLOCK, 60.0, "a block of iterations"
+            lambda: len(iterations_ms(cluster, job)) >= first + BLOCK, 30.0, "a block of iterations"
         )
     median_ms = statistics.median(iterations_ms(cluster, job)[first : first + BLOCK])
     return Block(median_ms, stolen.share)

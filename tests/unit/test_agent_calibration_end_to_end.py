@@ -13,7 +13,6 @@ import pytest
 
 from agent.board import Closed
 from agent.jobs import HostJob
-from tests.stolen_time import stolen_time
 from tests.unit.agent_peers import (
     FakeGpus,
     RunningAgent,
@@ -30,8 +29,6 @@ from tests.unit.shim_lab import interposer, simulated_gpu
 pytestmark = pytest.mark.timeout(180)
 AT_MOST_S = 90
 """For an estimate: it comes after some 10 s, later where iterations scatter."""
-MOST_STOLEN = 0.3
-"""On a machine that takes more of its processors' time away, none may come: rightly so."""
 
 
 @contextlib.contextmanager
@@ -72,13 +69,10 @@ def test_fills_are_held_out_and_a_gate_that_keeps_its_rules_costs_next_to_nothin
         entry = next(iter(agent.agent.node.gpus.values())).policy.memory.view.fills[0]
         seen: list[int] = []
         end = time.monotonic() + AT_MOST_S
-        with stolen_time() as stolen:
-            while host.calibrated_slowdown is None and time.monotonic() < end:
-                seen.append(int(entry.reason) if not entry.allowed else 0)
-                time.sleep(0.02)
-        if host.calibrated_slowdown is None and stolen.share > MOST_STOLEN:
-            pytest.skip(f"iterations scatter: {stolen.share:.0%} of processor time was taken away")
-        assert host.calibrated_slowdown is not None, "no estimate came"
+        while host.calibrated_slowdown is None:
+            assert time.monotonic() < end, "no estimate came"
+            seen.append(int(entry.reason) if not entry.allowed else 0)
+            time.sleep(0.02)
         assert 0.05 < seen.count(Closed.CALIBRATION) / len(seen) < 0.75
         assert seen.count(0) > 0
         assert host.calibrated_slowdown < 0.02

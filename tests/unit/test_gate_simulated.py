@@ -49,7 +49,7 @@ def test_bubbles_are_filled_and_training_hardly_waits(machine: Machine) -> None:
     with LendingAgent(machine.socket) as agent, stolen_time() as stolen:
         found, uses = run(machine, agent, "--kernel-us", "100")
     # Who launches nothing while its processor is taken away fills nothing: 0.97 of what is left.
-    assert found.filled_share >= 0.5 * (1 - stolen.share)
+    assert found.filled_share >= 0.5 * stolen.given
     assert found.waited_fraction <= 0.01
     assert len(uses) >= 20
     truly = sum(use.gpu_time_ns for use in found.fill.values())
@@ -126,7 +126,7 @@ def test_gpu_time_and_intrusion_are_those_of_the_drivers_log(
     truly = sum(op.end_ns - op.start_ns for op in machine.fill_work())
     assert gpu_time_ns == pytest.approx(truly, rel=0.03)
     if loosened:
-        assert found.waited_fraction >= 0.03 * (1 - stolen.share)
+        assert found.waited_fraction >= 0.03 * stolen.given
     # Waits below half a per cent are told to within a fiftieth of a per cent of the wall time.
     least = 0 if found.waited_fraction >= 0.005 else 0.0002 * found.wall_ns
     allowed = max(0.1 * found.waited_ns, least)
@@ -194,7 +194,7 @@ def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_al
     late_ns = 1_000_000 + len(ran) * stolen.longest_s * 1e9
     assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=late_ns)
     truly = sum(op.end_ns - op.start_ns for op in ran)
-    assert 0.5 * (1 - stolen.share) * truly <= agent.gpu_time_ns() <= 1.01 * truly
+    assert 0.5 * stolen.given * truly <= agent.gpu_time_ns() <= 1.01 * truly
 
 
 def test_work_that_goes_on_into_the_next_part_of_a_use_is_on_record_with_a_beginning(
