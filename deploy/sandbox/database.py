@@ -21,7 +21,7 @@ def begin_install(sandbox: Sandbox) -> subprocess.Popen[bytes] | None:
         return None
     # --force: a host whose own name can't be looked up (no /etc/hosts) is none of its business.
     command = ["mariadb-install-db", "--no-defaults", "--force", "--user=root"]
-    command += [f"--datadir={data}"]
+    command += [f"--datadir={data}", _temporary(sandbox)]
     # Only this host's root gets in as the database's root, and only through the socket.
     command += ["--auth-root-authentication-method=socket", "--skip-test-db"]
     with (sandbox.log / "mariadb-install.out").open("wb") as output:
@@ -44,6 +44,7 @@ def start(sandbox: Sandbox, install: subprocess.Popen[bytes] | None) -> None:
     command = [
         *("mariadbd", "--no-defaults", "--user=root", f"--datadir={_data(sandbox)}"),
         *(f"--socket={_socket(sandbox)}", f"--pid-file={sandbox.run}/mariadb.pid"),
+        _temporary(sandbox),
         *("--bind-address=127.0.0.1", f"--port={sandbox.mysql_port}", "--skip-name-resolve"),
         *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"),
         # A sandbox's records need not survive a power cut.
@@ -84,3 +85,8 @@ def _data(sandbox: Sandbox) -> Path:
 
 def _socket(sandbox: Sandbox) -> Path:
     return sandbox.run / "mariadb.sock"
+
+
+def _temporary(sandbox: Sandbox) -> str:
+    """A server that starts deletes the temporary tables that it finds, another's in /tmp too."""
+    return f"--tmpdir={sandbox.folder}/db"

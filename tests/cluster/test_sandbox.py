@@ -120,6 +120,15 @@ def _processes_of(user: str, command: str) -> list[int]:
     return found
 
 
+def test_its_database_has_its_temporary_tables_where_no_other_deletes_them(
+    cluster: Cluster,
+) -> None:
+    sandbox = cluster.sandbox
+    client = ["mariadb", "--no-defaults", "-S", f"{sandbox.run}/mariadb.sock", "-N", "-e"]
+    told = subprocess.run([*client, "select @@tmpdir"], capture_output=True, text=True)
+    assert told.stdout.strip() == f"{sandbox.folder}/db", told.stderr
+
+
 def test_two_sandboxes_stand_side_by_side(cluster: Cluster) -> None:
     with tempfile.TemporaryDirectory(prefix="sfill-test-", dir="/tmp") as name:
         folder = Path(name)

@@ -76,12 +76,15 @@ def mariadb_url() -> Iterator[str]:
     user = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
     with tempfile.TemporaryDirectory(prefix="sf-mdb-") as name:
         data, socket = f"{name}/data", f"{name}/sock"
+        # A server that starts deletes the temporary tables that it finds, another's in /tmp too.
+        temporary = f"--tmpdir={name}"
         _run(
             [
                 "mariadb-install-db",
                 "--no-defaults",
                 f"--user={user}",
                 f"--datadir={data}",
+                temporary,
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
             ]
@@ -92,6 +95,7 @@ def mariadb_url() -> Iterator[str]:
             f"--user={user}",
             f"--datadir={data}",
             f"--socket={socket}",
+            temporary,
             "--skip-networking",
             "--innodb-buffer-pool-size=32M",
         ]

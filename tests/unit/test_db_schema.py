@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from db.engine import Database, DatabaseError
 from db.models import Base, HostJob, Setting
@@ -23,6 +23,15 @@ def test_upgrade_gives_the_tables_of_the_models(database: Database) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
     require_current(database)
+
+
+def test_a_tests_mariadb_has_its_temporary_tables_where_no_other_deletes_them(
+    mariadb_url: str,
+) -> None:
+    opened = Database(mariadb_url)
+    with opened.engine.connect() as connection:
+        folder = connection.execute(text("select @@tmpdir")).scalar_one()
+    assert f"unix_socket={folder}/sock" in mariadb_url
 
 
 def test_upgrading_again_changes_nothing(database: Database) -> None:
