@@ -29,8 +29,6 @@ class StolenTime:
 
     share: float = 0.0
     """Of the processors' time in the span, from 0 to 1; the mean of all processors."""
-    longest_s: float = 0.0
-    """The longest that a processor was away at a time."""
 
     @property
     def given(self) -> float:
@@ -58,16 +56,15 @@ def stolen_time() -> Iterator[StolenTime]:
             witness.send_signal(signal.SIGTERM)
         told = [witness.communicate(timeout=30)[0] for witness in witnesses]
     if all(told):  # else witnesses may not come first here: nothing is excused
-        shares, longest = zip(*(map(float, each.split()) for each in told), strict=True)
-        found.share, found.longest_s = sum(shares) / len(shares), max(longest)
+        found.share = sum(map(float, told)) / len(told)
 
 
 def watch(processor: int) -> None:
-    """Print the stolen share of one processor's time, and the longest theft, when told to end."""
-    late_s = longest_s = 0.0
+    """Print the stolen share of one processor's time when told to end."""
+    late_s = 0.0
 
     def tell(*_: object) -> None:
-        print(late_s / max(time.monotonic() - began_s, NAP_S), longest_s, flush=True)
+        print(late_s / max(time.monotonic() - began_s, NAP_S), flush=True)
         os._exit(0)
 
     os.sched_setaffinity(0, {processor})
@@ -80,7 +77,6 @@ def watch(processor: int) -> None:
         woke_late_s = time.monotonic() - asleep_s - NAP_S
         if woke_late_s > USUAL_LATE_S:
             late_s += woke_late_s
-            longest_s = max(longest_s, woke_late_s)
 
 
 if __name__ == "__main__":

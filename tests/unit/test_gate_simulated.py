@@ -190,9 +190,9 @@ def test_a_fill_that_always_outlasts_the_bubble_is_soon_held_and_charged_with_al
     assert 1 <= len(ran) <= 4  # the first, and trials after 2 and 4 s
     found = machine.truth()
     assert found.waited_ns > 0
-    # When training became ready is told by its processor, each time, once that is there.
-    late_ns = 1_000_000 + len(ran) * stolen.longest_s * 1e9
-    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=0.1, abs=late_ns)
+    # When training became ready is told by its processor, once that is there.
+    within = 0.1 + 0.25 * stolen.share
+    assert intrusion_of(uses) == pytest.approx(found.waited_ns, rel=within, abs=1_000_000)
     truly = sum(op.end_ns - op.start_ns for op in ran)
     assert 0.5 * stolen.given * truly <= agent.gpu_time_ns() <= 1.01 * truly
 
