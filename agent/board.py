@@ -14,7 +14,7 @@ MAGIC_TRAINING = 0x3152544E4C494653
 MAGIC_FILL = 0x31524C464E4C4653
 MAGIC_POLICY = 0x31594C504E4C4653
 MAGIC_ACCOUNT = 0x314343414E4C4653
-LAYOUT_VERSION = 4
+LAYOUT_VERSION = 5
 MAX_STREAMS = 512
 MAX_GPUS = 16
 BUBBLE_RING = 1024
@@ -213,6 +213,7 @@ class PolicyPage(ctypes.Structure):
         ("turn_us", c_uint32),
         ("turns", c_uint32),
         ("flags", c_uint32),
+        ("graph_part_us", c_uint32),
         ("fills", PolicyFill * MAX_FILLS),
     )
 

@@ -216,6 +216,7 @@ class Node:
             unknown_op_us=settings.unknown_op_us,
             max_op_us=settings.max_op_us,
             turn_us=settings.turn_us,
+            graph_part_us=settings.graph_part_us,
         )
 
     # Pushes to gates

@@ -41,6 +41,7 @@ class Tuning:
     unknown_op_us: int
     max_op_us: int
     turn_us: int
+    graph_part_us: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Policy:
         page.unknown_op_us = tuning.unknown_op_us
         page.max_op_us = tuning.max_op_us
         page.turn_us = tuning.turn_us
+        page.graph_part_us = tuning.graph_part_us
 
     def write_fills(self, verdicts: Iterable[FillVerdict]) -> None:
         """Publishes who may run and in which turn. Entries keep their place while they live."""

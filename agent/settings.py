@@ -195,6 +195,12 @@ class AgentSettings(SectionSettings):
     turn_us: int = Field(
         default=20_000, ge=100, le=10_000_000, description="length of a fill's turn, in us"
     )
+    graph_part_us: int = Field(
+        default=150,
+        ge=0,
+        le=1_000_000,
+        description="CUDA graphs of twice that start in parts of about it, in us; 0: whole",
+    )
     # Intrusion budget
     slowdown: float = Field(
         default=0.01, ge=0, le=0.2, description="intrusion that host jobs bear, as a fraction"

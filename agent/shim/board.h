@@ -17,7 +17,7 @@
 #define SFILL_MAGIC_FILL 0x31524c464e4c4653ull
 #define SFILL_MAGIC_POLICY 0x31594c504e4c4653ull
 #define SFILL_MAGIC_ACCOUNT 0x314343414e4c4653ull
-#define SFILL_LAYOUT_VERSION 4u
+#define SFILL_LAYOUT_VERSION 5u
 
 #define SFILL_MAX_STREAMS 512 /* streams one training process may use at once; more: shut */
 #define SFILL_MAX_GPUS 16     /* GPUs one process may use */
@@ -218,6 +218,8 @@ struct sfill_policy_page {
     _Atomic uint32_t turn_us;       /* length of one turn when several fills want the GPU */
     _Atomic uint32_t turns;         /* fills that take turns */
     _Atomic uint32_t flags;         /* SFILL_POLICY_* */
+    _Atomic uint32_t graph_part_us; /* long graphs start in parts of about that; 0: whole */
+    uint32_t reserved0;
     struct sfill_policy_fill fills[SFILL_MAX_FILLS];
 };
 #define SFILL_POLICY_MPS 4u /* the GPU is shared by MPS; gates make nothing of it yet */

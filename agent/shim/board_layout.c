@@ -154,6 +154,7 @@ static void policy(void) {
     MEMBER(sfill_policy_page, turn_us);
     MEMBER(sfill_policy_page, turns);
     MEMBER(sfill_policy_page, flags);
+    MEMBER(sfill_policy_page, graph_part_us);
     MEMBER(sfill_policy_page, fills);
     end();
 }

@@ -111,8 +111,10 @@ static void gate_block_end(CUstream stream, enum shim_block scope, CUresult resu
 }
 
 static void gate_context_destroyed(CUcontext context, bool gone) {
-    if (gone)
-        gate_context_forget(context);
+    if (!gone)
+        return;
+    gate_graph_context_gone(context);
+    gate_context_forget(context);
 }
 
 static void gate_capture_begin(CUstream stream, int mode) {
@@ -141,7 +143,10 @@ const struct shim_role_ops gate_ops = {
     .capture_begin = gate_capture_begin,
     .capture_end = gate_capture_end,
     .module_unloading = gate_forget_functions,
-    .graph_changing = gate_forget_graph,
+    .graph_made = gate_graph_made,
+    .graph_launching = gate_graph_launching,
+    .graph_launched = gate_graph_launched,
+    .graph_changing = gate_graph_changing,
     .memory_ask = memory_ask,
     .memory_took = memory_took,
     .memory_freed = memory_freed,

@@ -89,6 +89,8 @@ void gate_clock_anchor(struct gate_context *context);
 void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns);
 void gate_stream_capture(int change); /* +1: a capture begins, -1: it has ended */
 bool gate_stream_capturing(void);
+/* While a stream is being captured: puts the thread into this mode, and the one before into it. */
+void gate_stream_swap_mode(int *mode);
 
 /* gate_wait.c */
 void gate_poll(struct gate_gpu *gpu, uint64_t now_ns); /* the caller holds the lock */
@@ -104,7 +106,14 @@ void gate_wait_open(struct gate_gpu *gpu);
 
 /* gate_forget.c: what was learned of handles that end or change. */
 void gate_forget_functions(CUmodule module);
-void gate_forget_graph(uint64_t shape, bool gone);
+void gate_forget_graph(CUgraphExec graph, bool gone);
+
+/* gate_graph.c: long graphs are launched in parts. */
+void gate_graph_made(CUgraphExec made, CUgraph from, unsigned long long flags);
+void gate_graph_launching(struct shim_graph_launch *launch);
+void gate_graph_launched(const struct shim_graph_launch *launch);
+void gate_graph_changing(CUgraphExec graph, bool gone);
+void gate_graph_context_gone(CUcontext context);
 
 /* gate_helper.c: the helper thread. */
 bool gate_helper_start(void);

@@ -15,6 +15,9 @@ void gate_driver_find(void) {
     gate_driver.event_create = newest(NULL, "cuEventCreate");
     gate_driver.event_record = newest(NULL, "cuEventRecord");
     gate_driver.event_synchronize = newest(NULL, "cuEventSynchronize");
+    gate_driver.event_query = newest(NULL, "cuEventQuery");
+    gate_driver.event_destroy = newest("cuEventDestroy_v2", "cuEventDestroy");
+    gate_driver.stream_wait_event = newest(NULL, "cuStreamWaitEvent");
     gate_driver.event_elapsed = newest(NULL, "cuEventElapsedTime");
     gate_driver.stream_synchronize = newest(NULL, "cuStreamSynchronize");
     gate_driver.host_register = newest("cuMemHostRegister_v2", "cuMemHostRegister");

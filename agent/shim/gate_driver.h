@@ -8,9 +8,12 @@ struct gate_driver {
     CUresult (*stream_wait64)(CUstream, CUdeviceptr, uint64_t, unsigned);
     CUresult (*stream_create)(CUstream *, unsigned);
     CUresult (*stream_synchronize)(CUstream);
+    CUresult (*stream_wait_event)(CUstream, CUevent, unsigned);
     CUresult (*event_create)(CUevent *, unsigned);
     CUresult (*event_record)(CUevent, CUstream);
     CUresult (*event_synchronize)(CUevent);
+    CUresult (*event_query)(CUevent);
+    CUresult (*event_destroy)(CUevent);
     CUresult (*event_elapsed)(float *, CUevent, CUevent);
     CUresult (*host_register)(void *, size_t, unsigned);
     CUresult (*host_device_pointer)(CUdeviceptr *, void *, unsigned);

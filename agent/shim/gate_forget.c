@@ -1,6 +1,7 @@
 /* gate_forget.c - what was learned of functions and graphs dies with them: the driver uses their
  * handles again. What is in flight then is not learned from when it ends. */
 #include "gate.h"
+#include "shapes.h"
 
 /* shape 0: whatever it is. */
 static void unlearn_in_flight(struct flight *flight, uint64_t shape) {
@@ -25,7 +26,8 @@ void gate_forget_functions(CUmodule module) {
     }
 }
 
-void gate_forget_graph(uint64_t shape, bool gone) {
+void gate_forget_graph(CUgraphExec graph, bool gone) {
+    uint64_t shape = shape_graph(graph);
     uint32_t used = atomic_load(&gate.gpus_used);
     for (uint32_t i = 0; i < used; i++) {
         struct gate_gpu *gpu = atomic_load(&gate.gpus[i]);

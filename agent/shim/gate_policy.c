@@ -34,6 +34,7 @@ struct gate_numbers policy_numbers(const struct gate_page *page) {
         .unknown_op_ns = LOAD(p->unknown_op_us) * 1000ull,
         .max_op_ns = LOAD(p->max_op_us) * 1000ull,
         .turn_ns = LOAD(p->turn_us) * 1000ull,
+        .graph_part_ns = LOAD(p->graph_part_us) * 1000ull,
         .ignore_training = (LOAD(p->flags) & SFILL_POLICY_IGNORE_TRAINING) != 0,
         .predict_end = (LOAD(p->flags) & SFILL_POLICY_NO_PREDICTION) == 0,
     };

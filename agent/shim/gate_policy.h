@@ -24,6 +24,7 @@ struct gate_numbers {
     uint64_t unknown_op_ns;
     uint64_t max_op_ns; /* 0: no such limit */
     uint64_t turn_ns;
+    uint64_t graph_part_ns; /* 0: graphs start whole */
     bool ignore_training;
     bool predict_end; /* false: bench */
 };

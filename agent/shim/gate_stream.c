@@ -182,7 +182,7 @@ static struct stream_key *find_key(struct gate_context *context, CUstream handle
 
 /* Asking for an event's time, or making one, breaks a capture that another thread has begun in
  * global mode, unless the asking thread is in relaxed mode. The same call puts it back. */
-static void swap_capture_mode(int *mode) {
+void gate_stream_swap_mode(int *mode) {
     if (gate_stream_capturing() && gate_driver.capture_mode)
         gate_driver.capture_mode(mode);
 }
@@ -196,9 +196,9 @@ static void mark(struct gate_context *context, const struct stream_key *key) {
     int mode = CU_CAPTURE_MODE_RELAXED;
     bool room = stream->times_tail - stream->times_head < FLIGHT_TIMES;
     /* Before the marker, so that its time is that of the last operation's end. */
-    swap_capture_mode(&mode);
+    gate_stream_swap_mode(&mode);
     CUevent event = room ? clock_record(&context->clock, key->handle) : NULL;
-    swap_capture_mode(&mode);
+    gate_stream_swap_mode(&mode);
     CUresult result = gate_driver.stream_write64(key->handle, at, stream->issued, 0);
     if (result == CUDA_SUCCESS && event)
         flight_timed(stream, stream->issued, event, &context->clock);
@@ -279,9 +279,9 @@ void gate_stream_mark_all(struct gate_gpu *gpu, uint64_t since_ns) {
 bool gate_stream_time(struct flight_time *time) {
     shim_inside++;
     int mode = CU_CAPTURE_MODE_RELAXED;
-    swap_capture_mode(&mode);
+    gate_stream_swap_mode(&mode);
     bool known = clock_time(time->clock, time->event, &time->at_ns);
-    swap_capture_mode(&mode);
+    gate_stream_swap_mode(&mode);
     clock_give_back(time->clock, time->event, known ? time->at_ns : 0);
     shim_inside--;
     return known;

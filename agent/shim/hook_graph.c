@@ -1,5 +1,5 @@
-/* hook_graph.c - lives and changes of graphs that can be launched. Making one allocates and may
- * upload; a changed one takes another time; a handle is used again when its graph is gone. */
+/* hook_graph.c - launches, lives and changes of graphs. Making one allocates and may upload; a
+ * changed one takes another time; a handle is used again when its graph is gone. */
 #include "graph_memory.h"
 #include "hooks.h"
 
@@ -18,13 +18,21 @@ static void took(const struct shim_role_ops *role, uint64_t bytes, CUresult resu
         role->memory_took(result ? 0 : graph_memory_handle(*made), result ? 0 : bytes);
 }
 
+static void tell_made(const struct shim_role_ops *role, CUresult result, const CUgraphExec *made,
+                      CUgraph from, unsigned long long flags) {
+    if (role && role->graph_made && result == CUDA_SUCCESS)
+        role->graph_made(*made, from, flags);
+}
+
 /* The frame of a call that makes a graph: `operation` is what the role is told. */
-#define MAKE_HOOK(symbol, per_thread, refused, operation, parameters, arguments)                   \
+#define MAKE_HOOK(symbol, per_thread, with, operation, parameters, arguments)                      \
     HOOK(symbol, parameters) {                                                                     \
         CUresult(*real) parameters = REAL(symbol, parameters);                                     \
         if (!real)                                                                                 \
             return hook_missing();                                                                 \
-        if ((refused) && !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))                                   \
+        unsigned long long own_flags = (with);                                                     \
+        if (own_flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH &&                                      \
+            !hook_allows(SHIM_DEVICE_GRAPH_LAUNCH))                                                \
             return CUDA_ERROR_NOT_SUPPORTED;                                                       \
         struct shim_op op = operation;                                                             \
         const struct shim_role_ops *role = hook_before(&op, per_thread);                           \
@@ -33,6 +41,7 @@ static void took(const struct shim_role_ops *role, uint64_t bytes, CUresult resu
         if (fits(role, bytes)) {                                                                   \
             result = real arguments;                                                               \
             took(role, bytes, result, made);                                                       \
+            tell_made(role, result, made, graph, own_flags);                                       \
         }                                                                                          \
         hook_after(role, &op, result);                                                             \
         return result;                                                                             \
@@ -44,13 +53,12 @@ static struct shim_op setup_here(void) {
 
 #define PLAIN_PARAMETERS                                                                           \
     (CUgraphExec * made, CUgraph graph, void *error_node, char *text, size_t text_bytes)
-MAKE_HOOK(cuGraphInstantiate, false, false, setup_here(), PLAIN_PARAMETERS,
+MAKE_HOOK(cuGraphInstantiate, false, 0, setup_here(), PLAIN_PARAMETERS,
           (made, graph, error_node, text, text_bytes))
-MAKE_HOOK(cuGraphInstantiate_v2, false, false, setup_here(), PLAIN_PARAMETERS,
+MAKE_HOOK(cuGraphInstantiate_v2, false, 0, setup_here(), PLAIN_PARAMETERS,
           (made, graph, error_node, text, text_bytes))
-MAKE_HOOK(cuGraphInstantiateWithFlags, false, flags &CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH,
-          setup_here(), (CUgraphExec * made, CUgraph graph, unsigned long long flags),
-          (made, graph, flags))
+MAKE_HOOK(cuGraphInstantiateWithFlags, false, flags, setup_here(),
+          (CUgraphExec * made, CUgraph graph, unsigned long long flags), (made, graph, flags))
 
 /* With the flag for it the graph is uploaded at once, on a stream that the caller names. */
 static struct shim_op instantiate_op(const CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
@@ -60,9 +68,7 @@ static struct shim_op instantiate_op(const CUDA_GRAPH_INSTANTIATE_PARAMS *parame
 }
 
 #define WITH_PARAMS_HOOK(symbol, per_thread)                                                       \
-    MAKE_HOOK(symbol, per_thread,                                                                  \
-              parameters && parameters->flags & CU_GRAPH_INSTANTIATE_DEVICE_LAUNCH,                \
-              instantiate_op(parameters),                                                          \
+    MAKE_HOOK(symbol, per_thread, parameters ? parameters->flags : 0, instantiate_op(parameters),  \
               (CUgraphExec * made, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters),     \
               (made, graph, parameters))
 WITH_PARAMS_HOOK(cuGraphInstantiateWithParams, false)
@@ -77,7 +83,7 @@ WITH_PARAMS_HOOK(cuGraphInstantiateWithParams_ptsz, true)
             return hook_missing();                                                                 \
         const struct shim_role_ops *role = hook_enter();                                           \
         if (role && role->graph_changing)                                                          \
-            role->graph_changing(shape_graph(graph), gone);                                        \
+            role->graph_changing(graph, gone);                                                     \
         CUresult result = real arguments;                                                          \
         if (role && (gone) && result == CUDA_SUCCESS && role->memory_freed)                        \
             role->memory_freed(graph_memory_handle(graph));                                        \
@@ -104,3 +110,55 @@ CHANGE_HOOK(cuGraphExecMemsetNodeSetParams, false, COPY_PARAMETERS,
             (graph, node, parameters, context))
 CHANGE_HOOK(cuGraphNodeSetEnabled, false, (CUgraphExec graph, CUgraphNode node, unsigned enabled),
             (graph, node, enabled))
+
+#define LAUNCH_PARAMETERS (CUgraphExec graph, CUstream stream)
+typedef CUresult(*launch_function) LAUNCH_PARAMETERS;
+
+/* One graph, or one part: an operation of its own to the role. */
+static CUresult launch_one(launch_function real, CUgraphExec graph, CUstream stream,
+                           bool per_thread) {
+    struct shim_op op = {.kind = SHIM_OP_GRAPH, .stream = stream, .shape = shape_graph(graph)};
+    const struct shim_role_ops *role = hook_before(&op, per_thread);
+    CUresult result;
+    unsigned tries = 0;
+    do
+        result = real(graph, stream);
+    while (hook_again(role, result, -1, 0, &tries));
+    hook_after(role, &op, result);
+    return result;
+}
+
+/* What is launched into a stream that records becomes a node of another graph: whole. */
+static void tell_launching(struct shim_graph_launch *launch) {
+    const struct shim_role_ops *role = hook_enter();
+    bool records = atomic_load_explicit(&hook_captures, memory_order_acquire) > 0 &&
+                   hook_capturing(launch->stream);
+    if (role && role->graph_launching && !records)
+        role->graph_launching(launch);
+    hook_leave(role);
+}
+
+static void tell_launched(const struct shim_graph_launch *launch) {
+    const struct shim_role_ops *role = launch->cookie ? hook_enter() : NULL;
+    if (role && role->graph_launched)
+        role->graph_launched(launch);
+    hook_leave(role);
+}
+
+#define LAUNCH_HOOK(symbol, per_thread)                                                            \
+    HOOK(symbol, LAUNCH_PARAMETERS) {                                                              \
+        launch_function real = REAL(symbol, LAUNCH_PARAMETERS);                                    \
+        if (!real)                                                                                 \
+            return hook_missing();                                                                 \
+        struct shim_graph_launch launch = {                                                        \
+            .graph = graph, .stream = hook_stream(stream, per_thread), .count = 1};                \
+        launch.parts = &launch.graph;                                                              \
+        tell_launching(&launch);                                                                   \
+        CUresult result = CUDA_SUCCESS;                                                            \
+        for (unsigned i = 0; i < launch.count && result == CUDA_SUCCESS; i++)                      \
+            result = launch_one(real, launch.parts[i], stream, per_thread);                        \
+        tell_launched(&launch);                                                                    \
+        return result;                                                                             \
+    }
+LAUNCH_HOOK(cuGraphLaunch, false)
+LAUNCH_HOOK(cuGraphLaunch_ptsz, true)

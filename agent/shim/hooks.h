@@ -2,6 +2,7 @@
  * real function, and how it tells the role. */
 #ifndef SFILL_HOOKS_H
 #define SFILL_HOOKS_H
+#include "shapes.h"
 #include "shim.h"
 
 #define HOOK_EXPORT __attribute__((visibility("default")))
@@ -135,19 +136,5 @@ static inline void hook_after(const struct shim_role_ops *role, struct shim_op *
 static inline bool hook_shapes(void) {
     const struct shim_role_ops *role = atomic_load_explicit(&shim_ops, memory_order_acquire);
     return !role || role->shapes;
-}
-
-/* Shapes: what the duration of an operation depends on, as one number that is never 0. */
-static inline uint64_t shape_mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-    return hash ^ (hash >> 29);
-}
-static inline uint64_t shape_graph(CUgraphExec graph) {
-    return shape_mix(2, (uint64_t)(uintptr_t)graph) | 1;
-}
-/* Copies of about the same size (to a power of two) take about the same time. */
-static inline uint64_t shape_bytes(enum shim_op_kind kind, uint64_t bytes) {
-    unsigned magnitude = bytes ? 64u - (unsigned)__builtin_clzll(bytes) : 0;
-    return bytes ? shape_mix((uint64_t)kind << 8, magnitude) | 1 : 0;
 }
 #endif

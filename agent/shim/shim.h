@@ -61,6 +61,15 @@ struct shim_pool_call {
     bool pooled; /* the role's own */
 };
 
+/* A launch of a graph. */
+struct shim_graph_launch {
+    CUgraphExec graph;
+    CUstream stream;          /* NULL never, as for operations */
+    const CUgraphExec *parts; /* what is launched, in this order: the graph itself, or its parts */
+    unsigned count;
+    void *cookie; /* the role's own; NULL: it need not hear of the end */
+};
+
 /* A role's answer to what the process does. before() may hold the caller (gate only). Any member
  * may be NULL. Streams come with NULL replaced by CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  * Operations on a capturing stream run nothing and are not reported. */
@@ -85,8 +94,13 @@ struct shim_role_ops {
     void (*capture_end)(CUstream stream);
     /* Before a module or (then NULL) a library ends: handles of functions will be used again. */
     void (*module_unloading)(CUmodule module);
-    /* Before the graph that is launched with this shape changes or ends. */
-    void (*graph_changing)(uint64_t shape, bool gone);
+    /* A graph has been made ready, with these flags. */
+    void (*graph_made)(CUgraphExec made, CUgraph from, unsigned long long flags);
+    /* Before a launch of one and after it: the role may have it launched in parts. */
+    void (*graph_launching)(struct shim_graph_launch *launch);
+    void (*graph_launched)(const struct shim_graph_launch *launch);
+    /* Before one changes or ends. */
+    void (*graph_changing)(CUgraphExec graph, bool gone);
     /* Memory: may hold the caller (gate). False refuses; the hook then answers
      * CUDA_ERROR_OUT_OF_MEMORY. What was granted is followed by memory_took, with handle 0 if the
      * driver refused. */

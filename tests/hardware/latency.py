@@ -16,6 +16,7 @@ The last two need the GPU's clock on the host's: they are compared before and af
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import struct
 import subprocess
 import sys
@@ -58,7 +59,7 @@ TRAIN_BYTES = HEAD.size + ITERATION.size * (1 << 14)
 def site_tuning() -> Tuning:
     """The gate's numbers where a site has set none."""
     fields = AgentSettings.model_fields
-    names = ("dwell_us", "in_flight_us", "min_bubble_us", "unknown_op_us", "max_op_us", "turn_us")
+    names = [field.name for field in dataclasses.fields(Tuning)]
     return Tuning(**{name: fields[name].default for name in names})
 
 

@@ -36,6 +36,7 @@ TUNING = Tuning(
     unknown_op_us=1000,
     max_op_us=0,
     turn_us=20_000,
+    graph_part_us=0,
 )
 
 

@@ -40,9 +40,23 @@ EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph graph) {
 
 EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *found, CUgraphNode original, CUgraph clone) {
     CUresult bad = check(clone, found);
-    if (bad || !node_valid(original) || original->index >= clone->nodes.count)
+    if (bad || !node_valid(original))
         return bad ? bad : CUDA_ERROR_INVALID_VALUE;
-    *found = clone->nodes.at[original->index];
+    for (unsigned i = 0; i < clone->nodes.count; i++)
+        if (clone->nodes.at[i]->origin == original) {
+            *found = clone->nodes.at[i];
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphDestroyNode(CUgraphNode node) {
+    CUresult ready = driver_ready();
+    if (ready || !node_valid(node))
+        return ready ? ready : CUDA_ERROR_INVALID_VALUE;
+    graph_lock();
+    graph_remove(node);
+    graph_unlock();
     return CUDA_SUCCESS;
 }
 

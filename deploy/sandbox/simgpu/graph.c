@@ -92,11 +92,14 @@ CUgraph graph_clone(CUgraph graph) {
     CUgraph clone = graph_make();
     if (!clone)
         return NULL;
-    for (unsigned i = 0; i < graph->nodes.count; i++)
-        if (!graph_add(clone, graph->nodes.at[i], &none)) {
+    for (unsigned i = 0; i < graph->nodes.count; i++) {
+        CUgraphNode node = graph_add(clone, graph->nodes.at[i], &none);
+        if (!node) {
             graph_free(clone);
             return NULL;
         }
+        node->origin = graph->nodes.at[i];
+    }
     for (unsigned i = 0; i < graph->nodes.count; i++) {
         const struct node_list *before = &graph->nodes.at[i]->before;
         for (unsigned b = 0; b < before->count; b++)
@@ -107,6 +110,26 @@ CUgraph graph_clone(CUgraph graph) {
             }
     }
     return clone;
+}
+
+static void take_out(struct node_list *list, CUgraphNode node) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < list->count; i++)
+        if (list->at[i] != node)
+            list->at[kept++] = list->at[i];
+    list->count = kept;
+}
+
+void graph_remove(CUgraphNode node) {
+    CUgraph graph = node->graph;
+    take_out(&graph->nodes, node);
+    for (unsigned i = 0; i < graph->nodes.count; i++) {
+        graph->nodes.at[i]->index = i;
+        take_out(&graph->nodes.at[i]->before, node);
+    }
+    node->magic = 0;
+    node_list_free(&node->before);
+    free(node);
 }
 
 uint64_t graph_allocates(CUgraph graph) {

@@ -17,6 +17,7 @@ struct launch_shape {
 struct sim_node_handle {
     uint64_t magic;
     CUgraph graph;
+    CUgraphNode origin; /* in a clone: the node that it was made of */
     int type;
     unsigned index;           /* in its graph */
     struct sim_op op;         /* what a launch puts into a stream */
@@ -47,6 +48,7 @@ uint64_t graph_allocates(CUgraph graph);
 CUgraphNode graph_add(CUgraph graph, const struct sim_node_handle *content,
                       const struct node_list *before);
 CUgraph graph_clone(CUgraph graph);
+void graph_remove(CUgraphNode node); /* with its edges */
 /* Are all of the nodes among, or before, the tips? */
 bool graph_reaches(CUgraph graph, const struct node_list *tips, const struct node_list *nodes);
 
