@@ -10,7 +10,9 @@ pose as a job by a well-chosen name.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +109,11 @@ class JobFinder:
         """All processes of all jobs on this host, slurmstepd left out: job id -> process ids."""
         return self._by_job(lambda entry, _: not self._is_slurmstepd(entry))
 
-    def gated_processes(self, node: str) -> dict[int, list[int]]:
+    def gated_processes(self, node: str, socket: str) -> dict[int, list[int]]:
         """Processes in jobs of a node that run as fills: job id -> process ids. The node is named
-        by the cgroup, the gate's role by the environment that a process was started with."""
-        return self._by_job(lambda entry, job: job.node == node and _is_gated(entry))
+        by the cgroup, the gate's role by the environment that a process was started with. Not
+        those of another agent on this host: two clusters may name a node alike (sandboxes do)."""
+        return self._by_job(lambda entry, job: job.node == node and _is_gated(entry, socket))
 
     def _by_job(self, counts: Callable[[Path, JobOfProcess], bool]) -> dict[int, list[int]]:
         """The processes of jobs that count, each by its folder and its job."""
@@ -132,8 +135,21 @@ class JobFinder:
         return said[:1] == ["Name:\tslurmstepd"] and is_root
 
 
-def _is_gated(process: Path) -> bool:
+def _is_gated(process: Path, socket: str) -> bool:
     try:
-        return b"SFILL_ROLE=gate" in (process / "environ").read_bytes().split(b"\0")
+        values = (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+    if b"SFILL_ROLE=gate" not in values:
+        return False
+    named = [os.fsdecode(value[13:]) for value in values if value.startswith(b"SFILL_SOCKET=")]
+    return not any(_is_another_agents(path, socket) for path in named)
+
+
+def _is_another_agents(path: str, socket: str) -> bool:
+    """Whether a socket is there by this path that is not ours, and that no user can have made."""
+    try:
+        there, ours = os.stat(path), os.path.realpath(path) == os.path.realpath(socket)
+    except (OSError, ValueError):
+        return False
+    return not ours and stat.S_ISSOCK(there.st_mode) and there.st_uid == 0

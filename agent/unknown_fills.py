@@ -38,7 +38,10 @@ class UnknownFills:
 
     async def look(self) -> None:
         """Looks at all processes of the twin once; evicts whoever has been unknown for long."""
-        gated = await asyncio.to_thread(self._finder.gated_processes, self._node.settings.twin)
+        settings = self._node.settings
+        gated = await asyncio.to_thread(
+            self._finder.gated_processes, settings.twin, settings.socket_path
+        )
         unknown = {job_id: found for job_id, found in gated.items() if not self._knows(job_id)}
         now_ns = self._node.main_loop.awake_ns()
         self._first_seen_ns = {

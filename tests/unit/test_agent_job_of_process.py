@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,37 @@ def test_no_user_hides_a_process_by_slurms_own_name(
     (process / "status").write_text(f"Name:\t{name}\nUid:\t{user_id}\t0\t0\t0\n")
     found = JobFinder(proc=tmp_path).processes_of_jobs()
     assert found == ({12: [77]} if counts else {})
+
+
+def fill_process(proc: Path, socket_path: str) -> None:
+    process = proc / "77"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(V1.format(path="/slurm_f1/uid_1001/job_12/step_0"))
+    (process / "environ").write_text(f"SFILL_ROLE=gate\0SFILL_SOCKET={socket_path}\0")
+
+
+@pytest.mark.parametrize("other", [True, False], ids=["another-agent", "ours"])
+def test_a_fill_of_another_cluster_with_nodes_of_the_same_name_is_not_ours(
+    tmp_path: Path, other: bool
+) -> None:
+    ours, theirs = tmp_path / "ours.sock", tmp_path / "theirs.sock"
+    listeners = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for listener, path in zip(listeners, (ours, theirs), strict=True):
+        listener.bind(str(path))
+    fill_process(tmp_path / "proc", str(theirs if other else ours))
+    found = JobFinder(proc=tmp_path / "proc").gated_processes("f1", str(ours))
+    for listener in listeners:
+        listener.close()
+    assert found == ({} if other else {12: [77]})
+
+
+def test_a_fill_hides_behind_no_socket_that_is_no_agents(tmp_path: Path) -> None:
+    ours, users = tmp_path / "ours.sock", tmp_path / "users.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(users))
+    os.chown(users, 1001, 1001)
+    for number, path in enumerate((users, tmp_path / "nothing", tmp_path, "")):
+        proc = tmp_path / f"proc{number}"
+        fill_process(proc, str(path))
+        assert JobFinder(proc=proc).gated_processes("f1", str(ours)) == {12: [77]}
+    listener.close()
