@@ -149,7 +149,7 @@ def _is_gated(process: Path, socket: str) -> bool:
 def _is_another_agents(path: str, socket: str) -> bool:
     """Whether a socket is there by this path that is not ours, and that no user can have made."""
     try:
-        there, ours = os.stat(path), os.path.realpath(path) == os.path.realpath(socket)
+        there, ours = Path(path).stat(), os.path.realpath(path) == os.path.realpath(socket)
     except (OSError, ValueError):
         return False
     return not ours and stat.S_ISSOCK(there.st_mode) and there.st_uid == 0

@@ -15,7 +15,8 @@
 #define BUCKETS 256
 #define COPIES_NODES_MOST 65536 /* of all copies that are kept; other graphs stay whole */
 #define PARTS_MOST 128
-#define CLONED_MOST 262144 /* nodes of all parts together while they are made */
+#define PARTS_ALL_MOST 1024 /* of all graphs: each takes device memory of its own */
+#define CLONED_MOST 262144  /* nodes of all parts together while they are made */
 #define FIRST_MOST_NS 1000000000ull
 #define SHORT_SURE 32   /* launches after which a short one is let off for good */
 #define PARTS_SETTLED 8 /* launches in parts after which their number is judged */
@@ -41,7 +42,7 @@ struct split {
 static struct split *graphs[BUCKETS];
 static struct split *retired; /* parts to be freed once their last launch is done */
 static _Atomic unsigned known;
-static size_t copied_nodes;
+static size_t copied_nodes, parts_made;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the lists; never while waiting */
 
 static struct split **place_of(CUgraphExec whole) {
@@ -69,6 +70,7 @@ static void free_parts(struct split *own) {
     for (unsigned i = 0; i < own->count; i++)
         gate_forget_graph(own->parts[i], true);
     cut_free(own->parts, own->count);
+    parts_made -= own->count;
     if (own->end)
         gate_driver.event_destroy(own->end);
     free(own->parts);
@@ -182,8 +184,17 @@ static void foresee(struct gate_gpu *gpu, const struct split *own, uint64_t leng
     pthread_mutex_unlock(&gpu->lock);
 }
 
+static bool may_make(unsigned parts) {
+    pthread_mutex_lock(&lock);
+    bool room = parts_made + parts <= PARTS_ALL_MOST;
+    parts_made += room ? parts : 0;
+    pthread_mutex_unlock(&lock);
+    return room;
+}
+
 static void cut(struct gate_gpu *gpu, struct split *own, unsigned parts, uint64_t length) {
-    CUgraphExec *made = calloc(parts, sizeof *made);
+    bool room = may_make(parts);
+    CUgraphExec *made = room ? calloc(parts, sizeof *made) : NULL;
     int mode = CU_CAPTURE_MODE_RELAXED;
     gate_wait_open(gpu); /* as for any graph that is made */
     gate_stream_swap_mode(&mode);
@@ -194,6 +205,7 @@ static void cut(struct gate_gpu *gpu, struct split *own, unsigned parts, uint64_
         shim_log(1, "a graph of %llu us could not be cut: it is launched whole",
                  (unsigned long long)length / 1000);
         pthread_mutex_lock(&lock);
+        parts_made -= room ? parts : 0;
         drop_copy(own);
         pthread_mutex_unlock(&lock);
         return;
@@ -323,6 +335,7 @@ static void forget_in(struct split **at, CUcontext context, bool counted) {
         }
         *at = own->next;
         drop_copy(own);
+        parts_made -= own->count;
         if (counted)
             atomic_fetch_sub(&known, 1);
         free(own->parts); /* their graphs and the event are gone with it */
