@@ -1,5 +1,7 @@
-"""Long CUDA graphs of a fill are launched in parts: they fit bubbles, and nothing else changes. On a
-simulated GPU; its log says what ran."""
+"""Long CUDA graphs of a fill are launched in parts: they fit bubbles, and nothing else changes.
+
+On a simulated GPU; its log says what ran.
+"""
 
 from __future__ import annotations
 

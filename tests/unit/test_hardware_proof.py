@@ -93,7 +93,8 @@ def test_every_hook_that_starts_work_is_tried_or_has_a_reason() -> None:
     by_symbol = {
         hook.symbol
         for hook in hooks()
-        if (hook.operation and not hook.setup) or hook.symbol.startswith("cuLaunch")
+        if (hook.operation and not hook.setup)
+        or hook.symbol.startswith(("cuLaunch", "cuGraphLaunch"))
     }
     plain = {symbol.removesuffix("_ptsz").removesuffix("_ptds") for symbol in by_symbol - tried}
     assert plain == reasons
