@@ -6,6 +6,7 @@ On a simulated GPU; its log says what ran.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from deploy.sandbox.simgpu.log_file import Operation
 from tests.stolen_time import stolen_time
 from tests.unit.gated_machine import FILL, Machine, gated_machine
 from tests.unit.lending_agent import TUNING, LendingAgent
+from tests.unit.shim_lab import SHIM
+from tests.unit.test_monitor_sanitizers import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = replace(TUNING, graph_part_us=150)
@@ -53,17 +56,18 @@ def beside_training(machine: Machine, seconds: float, *more: str) -> Iterator[Le
             time.sleep(0.2)
 
 
-def run(machine: Machine, code: str) -> list[Operation]:
+def run(machine: Machine, code: str, **more: str) -> list[Operation]:
     """The kernels of a fill that runs this code (see simgpu/session.py), by when they started."""
     environment = {
         **machine.environment("gate", FILL),
         "SIMGPU_LIBRARY": str(machine.build / "simgpu/lib/libcuda.so.1"),
         "PYTHONPATH": str(ROOT),
+        **more,
     }
     with beside_training(machine, 60, "--compute-us", "3000", "--stall-ms", "30"):
         command = [sys.executable, "-m", "deploy.sandbox.simgpu.session", LONG + code]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "runtime error" not in done.stderr, done.stderr
     return sorted(machine.fill_work(FILL), key=lambda op: op.start_ns)
 
 
@@ -169,7 +173,20 @@ def test_a_graph_that_is_changed_runs_as_it_is_now(machine: Machine) -> None:
     assert named(work, "after-head")[0].start_ns >= named(work, "before-tail")[-1].end_ns
 
 
-def test_a_graph_may_end_while_its_parts_run_and_another_have_its_handle(machine: Machine) -> None:
+@pytest.fixture
+def addresses_checked(tmp_path: Path) -> dict[str, str]:
+    """The environment of a fill whose interposer is built with the address sanitizer."""
+    flags = os.environ | {"CFLAGS": "-O1 -g -fsanitize=address,undefined"}
+    subprocess.run(["make", "-s", "-C", str(SHIM), f"BUILD={tmp_path}"], env=flags, check=True)
+    preload = f"{runtime('address')}:{tmp_path / 'shim' / 'libspecinf.so'}"
+    return {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+@pytest.mark.parametrize("sanitized", [False, True], ids=["plain", "sanitized"])
+def test_a_graph_may_end_while_its_parts_run_and_another_have_its_handle(
+    machine: Machine, sanitized: bool, request: pytest.FixtureRequest
+) -> None:
+    more = request.getfixturevalue("addresses_checked") if sanitized else {}
     work = run(
         machine,
         "for i in range(12):\n"
@@ -177,6 +194,7 @@ def test_a_graph_may_end_while_its_parts_run_and_another_have_its_handle(machine
         "    for _ in range(6): run(g)\n"
         "    gpu.call('cuGraphExecDestroy', g)\n"
         "gpu.call('cuCtxSynchronize')\n",
+        **more,
     )
     for i in range(12):
         assert len(named(work, f"g{i}-head")) == len(named(work, f"g{i}-tail")) == 6
