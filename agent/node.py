@@ -191,9 +191,10 @@ class Node:
         return Closed.OPEN
 
     def _unseen(self, gpu: Gpu) -> bool:
-        """Whether nobody has looked at a GPU since the agent stood still: a training that came to
-        it meanwhile has no board."""
-        return self.settings.guard and gpu.scanned_ns < self.main_loop.woke_ns
+        """Whether nobody has looked at a GPU since the agent began, or since it stood still: a
+        training that came to it meanwhile has no board. However long the look takes."""
+        since_ns = max(self.started_ns, self.main_loop.woke_ns)
+        return self.settings.guard and gpu.scanned_ns < since_ns
 
     @staticmethod
     def _leave_out_idle(gpu: Gpu, verdicts: list[FillVerdict]) -> list[FillVerdict]:

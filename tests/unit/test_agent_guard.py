@@ -209,3 +209,43 @@ def test_while_nvml_does_not_answer_fill_is_shut_out_and_what_it_saw_before_that
         gpus.answers.set()
     until(lambda: page.view.fills[0].allowed)
     assert [event["text"] for event in agent.events("gpu")][1:] == [f"GPU {uuid_of(0)} is back"]
+
+
+def test_after_a_restart_fill_stays_shut_until_the_gpu_was_looked_at(
+    tmp_path: Path, gpus: FakeGpus
+) -> None:
+    settings = settings_for(tmp_path, guard_interval_s=0.35)
+    with running(settings, gpus) as before:
+        host_begins(before, 1)
+        training = train(before, 1)
+        assert fill_begins(before, 2).verb == "ok"
+        gate = FakeShim(2)
+        gate.attach(before, role="gate")
+        gate.take_pushes(0.1)
+        until(lambda: gate.pages[uuid_of(0)].view.fills[0].allowed)
+    hookless = FakeShim(1)  # it came to the GPU while no agent ran
+    gpus.on_gpu[uuid_of(0)] = [GpuProcess(hookless.process.pid, GIB)]
+    gpus.answers.clear()
+    try:
+        with running(settings, gpus) as agent:
+            training.attach(agent, again=True)
+            training.peer.send("gpu", uuid=uuid_of(0))
+            gate.attach(agent, role="gate", again=True)
+            gate.take_pushes(0.1)
+            page, gpu = gate.pages[uuid_of(0)], agent.agent.node.gpus[uuid_of(0)]
+            until(lambda: gpu.ready_ns)
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                assert not page.view.fills[0].allowed
+                time.sleep(0.01)
+            assert not gpu.fault  # NVML is not yet called silent
+            assert page.view.fills[0].reason == Closed.UNKNOWN
+            gpus.answers.set()
+            until(lambda: page.view.unknown_training == 1)
+            assert not page.view.fills[0].allowed
+            gpus.on_gpu[uuid_of(0)] = []
+            until(lambda: page.view.fills[0].allowed)
+    finally:
+        gpus.answers.set()
+        for shim in (training, gate, hookless):
+            shim.close()
