@@ -154,7 +154,7 @@ class Agent:
 
             return call
 
-        guard = GuardThread(self.node, self._queries, self._guard.apply)
+        guard = GuardThread(self.node, self._queries, self._guard.hearing, self._guard.apply)
         spooler = Spooler(
             self.node.ledger,
             self.spool,

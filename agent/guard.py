@@ -4,6 +4,10 @@ A process of a fill job without a board has dropped the interposer: it is killed
 Any other process without a board may be training that lost its hook, so the gate is shut while it
 is there. NVML is asked on a thread of its own; what it says is applied on the main thread. While a
 call of NVML's does not come back nobody sees the GPUs: their gates are shut.
+
+An NVML that is slow but steady is no fault as long as no GPU's picture becomes older than twice the
+time that a call may take: so long may a training without a board share its GPU at most, at 6 s of
+the default. What is slower stays shut, and is believed again only after several looks in time.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import dataclass
 from agent.attachments import memory_by_boards
 from agent.clock import now_ns
 from agent.eviction import Eviction
+from agent.gpu_faults import GpuFaults
 from agent.gpus import Gpu
 from agent.job_of_process import JobFinder
 from agent.node import Node
@@ -29,6 +34,8 @@ _SLOW_FACTOR = 6  # a GPU that no fill job was admitted to is looked at so much 
 _SIGHTINGS = 2
 _SILENT_S = 3.0
 _SILENT_INTERVALS = 1.5 * _SLOW_FACTOR  # NVML may take half of one more to answer
+_OLDEST_SILENCES = 2  # of these lengths: how old a GPU's picture may become
+_LOOKS_IN_TIME = 2  # without a pause, before a GPU of which nothing was heard is believed again
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,21 @@ def scan(queries: GpuQueries, uuid: str) -> Scan:
         return Scan(uuid, began, fault=repr(error))
 
 
+class Hearing:
+    """When NVML was last heard. Written by the thread that asks."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.since_ns = now_ns()
+        self._pause_ns = round(interval_s * 1e9)
+
+    def asks(self) -> None:
+        """While nobody asks, silence is none; the usual pause between two questions counts."""
+        self.since_ns = max(self.since_ns, now_ns() - self._pause_ns)
+
+    def hears(self) -> None:
+        self.since_ns = now_ns()
+
+
 class Guard:
     """Applies scans to the node. Main thread only."""
 
@@ -66,14 +88,18 @@ class Guard:
         self._sightings: dict[tuple[str, int], int] = {}
         self._told_unknown: set[tuple[str, int]] = set()  # GPU, job of the processes
         self._killing: dict[int, asyncio.Task[None]] = {}
+        self._faults = GpuFaults(node.ledger)
         self._silent_s = max(_SILENT_S, _SILENT_INTERVALS * node.settings.guard_interval_s)
+        self._oldest_ns = round(_OLDEST_SILENCES * self._silent_s * 1e9)
+        self._doubted: dict[str, int] = {}  # looks in time that a GPU still lacks
+        self.hearing = Hearing(node.settings.guard_interval_s)
 
     def apply(self, found: Scan) -> None:
         """Takes in a scan; refreshes the policy when something came of it."""
         self._node.main_loop.look()
         gpu = self._node.gpus.get(found.uuid)
         # What was seen before a standstill, or by a call that hung, says nothing of now.
-        if gpu is None or found.began_ns < self._oldest_ns():
+        if gpu is None or found.began_ns < max(self._began_ns(), self._silent_before_ns()):
             return
         if self._apply_safely(gpu, found):
             self._node.refresh()
@@ -81,17 +107,38 @@ class Guard:
     def look(self) -> None:
         """A GPU of which NVML has long said nothing is one with a fault: who uses it is unknown."""
         changed = False
+        began_ns, now = self._began_ns(), now_ns()
+        silent = max(self.hearing.since_ns, began_ns) < self._silent_before_ns()
         for gpu in self._node.gpus.values():
-            since_ns = max(gpu.scanned_ns, self._node.started_ns, self._node.main_loop.woke_ns)
-            if not gpu.fault and since_ns < self._oldest_ns():
-                fault = f"NVML has said nothing for {self._silent_s:.1f} s"
-                changed |= self._tell_fault(gpu, fault)
+            age_ns = now - max(gpu.scanned_ns, began_ns)
+            if silent or age_ns > self._oldest_ns:
+                self._doubted[gpu.uuid] = _LOOKS_IN_TIME
+                if not gpu.fault:
+                    silent_s = self._silent_s if silent else age_ns / 1e9
+                    changed |= self._tell_fault(gpu, f"NVML has said nothing for {silent_s:.1f} s")
+            self._faults.look(gpu)
         if changed:
             self._node.refresh()
 
-    def _oldest_ns(self) -> int:
-        """When the oldest scan that still counts may have begun."""
-        return max(self._node.main_loop.woke_ns, now_ns() - round(self._silent_s * 1e9))
+    def _began_ns(self) -> int:
+        """When the agent began to watch, or went on after a standstill."""
+        return max(self._node.started_ns, self._node.main_loop.woke_ns)
+
+    def _silent_before_ns(self) -> int:
+        """NVML is silent if it was last heard before that."""
+        return now_ns() - round(self._silent_s * 1e9)
+
+    def _is_doubted(self, gpu: Gpu, before_ns: int) -> bool:
+        """Whether a GPU of which nothing was heard still is not believed, at one more scan of it.
+
+        `before_ns`: when the scan before this one began.
+        """
+        lacks = self._doubted.pop(gpu.uuid, 0)
+        if lacks and now_ns() - before_ns <= self._oldest_ns:
+            lacks -= 1
+        if lacks:
+            self._doubted[gpu.uuid] = lacks
+        return lacks > 0
 
     def _apply_safely(self, gpu: Gpu, found: Scan) -> bool:
         """A scan that can't be taken in is none: with nobody known to be alone, fill is shut."""
@@ -107,7 +154,7 @@ class Guard:
     def _apply(self, gpu: Gpu, found: Scan) -> bool:
         if found.fault:
             return self._tell_fault(gpu, found.fault)
-        unknown_before = gpu.unknown
+        unknown_before, scanned_before_ns = gpu.unknown, gpu.scanned_ns
         gpu.free_bytes = found.free_bytes
         gpu.scanned_ns = found.began_ns
         gpu.slowed_by.update(dict.fromkeys(found.slowed_by, found.began_ns))
@@ -123,19 +170,16 @@ class Guard:
         self._tell_unknown(gpu, unknown)
         self._node.accounts.look(gpu.uuid, gpu.unboarded)
         self._make_room(gpu)
-        changed = self._tell_fault(gpu, "")  # last: all of the scan has been taken in
+        # Last: all of the scan has been taken in.
+        fault = gpu.fault if self._is_doubted(gpu, scanned_before_ns) else ""
+        changed = self._tell_fault(gpu, fault)
         return changed or gpu.unknown != unknown_before
 
     def _tell_fault(self, gpu: Gpu, fault: str) -> bool:
         """Notes what is wrong with a GPU, nothing perhaps; True when that has changed."""
         if fault:
             gpu.free_bytes = 0
-        if fault == gpu.fault:
-            return False
-        gpu.fault = fault
-        text = f"GPU {gpu.uuid}: {fault}" if fault else f"GPU {gpu.uuid} is back"
-        self._node.ledger.event("gpu", text, gpu=gpu.uuid)
-        return True
+        return self._faults.note(gpu, fault)
 
     def _used(self, gpu: Gpu, by_nvml: dict[int, int]) -> dict[int, int]:
         """What fill jobs hold: NVML counts contexts too, but may know no process's memory. A
@@ -258,10 +302,13 @@ class Guard:
 class GuardThread(threading.Thread):
     """Asks NVML again and again; hands the scans to the main loop."""
 
-    def __init__(self, node: Node, queries: GpuQueries, apply: Callable[[Scan], None]) -> None:
+    def __init__(
+        self, node: Node, queries: GpuQueries, hearing: Hearing, apply: Callable[[Scan], None]
+    ) -> None:
         super().__init__(name="guard", daemon=True)
         self._node = node
         self._queries = queries
+        self._hearing = hearing
         self._apply = apply
         self._loop = asyncio.get_running_loop()
         self._ending = threading.Event()
@@ -278,7 +325,9 @@ class GuardThread(threading.Thread):
 
     def _look(self) -> None:
         for uuid in filter(self._is_due, self._node.gpus):
+            self._hearing.asks()
             found = scan(self._queries, uuid)
+            self._hearing.hears()
             self._scanned_ns[uuid] = found.began_ns
             with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
                 self._loop.call_soon_threadsafe(self._apply, found)

@@ -136,7 +136,9 @@ class RunningAgent:
         return [record for record in found if record["kind"] == kind]
 
     def events(self, what: str) -> list[dict[str, Any]]:
-        return [event for event in self.records("event") if event["what"] == what]
+        """In the order of time: what is still in the ledger is newer than what is spooled."""
+        found = [event for event in self.records("event") if event["what"] == what]
+        return sorted(found, key=lambda event: int(event["at_us"]))
 
 
 @contextlib.contextmanager

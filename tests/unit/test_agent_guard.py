@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import gpu_faults, guard
 from agent.board import Closed
 from agent.guard import GuardThread
 from agent.job_of_process import JobFinder
@@ -209,6 +211,69 @@ def test_while_nvml_does_not_answer_fill_is_shut_out_and_what_it_saw_before_that
         gpus.answers.set()
     until(lambda: page.view.fills[0].allowed)
     assert [event["text"] for event in agent.events("gpu")][1:] == [f"GPU {uuid_of(0)} is back"]
+
+
+class SlowGpus(FakeGpus):
+    """Each question takes its time and is answered."""
+
+    seconds = 0.0
+
+    def free_bytes(self, uuid: str) -> int:
+        time.sleep(self.seconds)
+        return super().free_bytes(uuid)
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "opens"),
+    # Silent are 2 s, and the oldest picture is of 4 s.
+    [(7, 0.4, True), (2, 1.1, True), (1, 1.6, True), (4, 1.2, False), (1, 2.3, False)],
+)
+def test_a_slow_but_steady_nvml_neither_flaps_nor_floods_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seconds: float, opens: bool
+) -> None:
+    monkeypatch.setattr(guard, "_SILENT_S", 2.0)
+    gpus = SlowGpus(count)
+    with running(settings_for(tmp_path, guard_interval_s=0.2), gpus) as agent:
+        host_begins(agent, 1)
+        shims = [train(agent, 1)]
+        try:
+            assert fill_begins(agent, 2).verb == "ok"
+            shims.append(gate := FakeShim(2))
+            gate.attach(agent, role="gate")
+            gate.take_pushes(0.1)
+            page = gate.pages[uuid_of(0)]
+            until(lambda: page.view.fills[0].allowed)
+            gpus.seconds = seconds
+            time.sleep(3 * seconds)  # it becomes slow, and a hiccup then is no flap
+            seen = []
+            end = time.monotonic() + 9
+            while time.monotonic() < end:
+                seen.append(bool(page.view.fills[0].allowed))
+                time.sleep(0.01)
+            changes = [b for a, b in itertools.pairwise(seen) if a != b]
+            assert (changes, seen[-1]) == ([] if opens or not seen[0] else [False], opens)
+            assert len(agent.events("gpu")) <= 2 * count
+        finally:
+            gpus.seconds = 0
+            for shim in shims:
+                shim.close()
+
+
+def test_a_fault_that_comes_and_goes_is_told_of_rarely_and_what_holds_is_told_last(
+    agent: RunningAgent, gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_faults, "_EACH_NS", 1_500_000_000)
+    gpu = agent.agent.node.gpus[uuid_of(0)]
+    until(lambda: gpu.scanned_ns)
+    faults = agent.agent._guard._faults
+    for _ in range(10):
+        faults.note(gpu, "it fails")
+        faults.note(gpu, "")
+    faults.note(gpu, "it is broken")
+    told = [event["text"].removeprefix(f"GPU {uuid_of(0)}") for event in agent.events("gpu")]
+    assert told == [": it fails", " is back", ": it fails", " is back"]
+    until(lambda: len(agent.events("gpu")) == 5)
+    assert agent.events("gpu")[-1]["text"].endswith(": it is broken (the last of 17 changes)")
 
 
 def test_after_a_restart_fill_stays_shut_until_the_gpu_was_looked_at(
