@@ -73,11 +73,6 @@ class HostJob:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> HostJob:
-        share_mode = ShareMode(data.get("share_mode", ShareMode.TIMESLICE))
-        return cls(**{**data, "mode": HostMode(data["mode"]), "share_mode": share_mode})
-
 
 @dataclass
 class FillJob:
@@ -114,10 +109,6 @@ class FillJob:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> FillJob:
-        return cls(**data)
 
 
 @dataclass

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+from pydantic import TypeAdapter, ValidationError
 
 from agent.jobs import FillJob, HostJob
 from agent.node import Node
@@ -21,6 +27,20 @@ _SUMS = (
     "calibrated_us",
     "calibrated_slowdown",
 )
+
+_TOO_LARGE = 1 << 63  # no database keeps it
+
+
+@dataclass
+class _State:
+    """What the file holds, as `_text` writes it."""
+
+    hosts: list[HostJob]
+    fills: list[FillJob]
+    refused: dict[int, str]
+    requeue: set[int]
+    off_here: bool
+    off_wanted: bool
 
 
 class StateFile:
@@ -77,20 +97,53 @@ class StateFile:
         """Takes the state of an earlier life over; False when there is none that can be used."""
         node = self._node
         try:
-            state = json.loads(self._path.read_text())
-            hosts = [HostJob.from_json(each) for each in state["hosts"]]
-            fills = [FillJob.from_json(each) for each in state["fills"]]
-            refused = {int(key): str(value) for key, value in state["refused"].items()}
-            requeue = {int(each) for each in state["requeue"]}
-            off_here, off_wanted = bool(state["off_here"]), bool(state["off_wanted"])
+            state = _parse(self._path.read_text())
         except FileNotFoundError:
             return False
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.error("%s is damaged (%s): the agent begins anew", self._path, error)
+        except (OSError, ValueError, RecursionError) as error:
+            self._set_aside(error)
             return False
-        node.jobs.hosts = {host.job_id: host for host in hosts}
-        node.jobs.fills = {fill.job_id: fill for fill in fills if fill.gpu in node.gpus}
-        node.jobs.refused = refused
-        node.requeue = requeue
-        node.off_here, node.off_wanted = off_here, off_wanted
+        node.jobs.hosts = {host.job_id: host for host in state.hosts}
+        node.jobs.fills = {fill.job_id: fill for fill in state.fills if fill.gpu in node.gpus}
+        node.jobs.refused = state.refused
+        node.requeue = state.requeue
+        node.off_here, node.off_wanted = state.off_here, state.off_wanted
         return True
+
+    def _set_aside(self, error: Exception) -> None:
+        kept = self._path.with_suffix(".damaged")
+        with contextlib.suppress(OSError):
+            self._path.replace(kept)
+        text = f"{self._path} is damaged ({error}): the agent begins anew, and keeps it as {kept}"
+        log.error("%s", text)
+        self._node.ledger.event("lost", text)
+
+
+def _parse(text: str) -> _State:
+    """Raises ValueError, RecursionError: a file that is none of ours is as good as lost."""
+    json.loads(text, parse_constant=_no_number, parse_int=_whole, parse_float=_finite)
+    try:
+        return _STATE.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(each) for each in first["loc"])
+        raise ValueError(f"{place or 'all of it'}: {first['msg']}") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _whole(text: str) -> int:
+    if not 0 <= (number := int(text)) < _TOO_LARGE:
+        raise ValueError(f"{text} is no number of ours")
+    return number
+
+
+def _finite(text: str) -> float:
+    if not math.fabs(number := float(text)) < _TOO_LARGE:
+        raise ValueError(f"{text} is no number of ours")
+    return number
+
+
+_STATE = TypeAdapter(_State)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.clock import now_ns
 from agent.drain import Drain
-from agent.jobs import HostJob
+from agent.jobs import FillJob, HostJob
+from agent.node import Node
 from agent.reporter import Spooler
 from agent.state_file import StateFile
 from tests.unit.agent_peers import (
@@ -136,6 +139,66 @@ def test_damaged_state_file_means_a_new_begin(tmp_path: Path) -> None:
     with running(settings, FakeGpus()) as agent:
         assert agent.agent.node.jobs.hosts == {}
         until(lambda: len(agent.records("anew")) == 2)  # of the first begin, and of this one
+        [event] = agent.events("lost")
+        assert "begins anew" in event["text"]
+    assert (tmp_path / "state/sfilld-n1.damaged").read_text() == "{"
+
+
+def _written(folder: Path) -> Path:
+    """The state of an agent with a training and a fill."""
+    settings = settings_for(folder)
+    with running(settings) as agent:
+        host_begins(agent, 1)
+        training = train(agent, 1)
+        assert fill_begins(agent, 2).verb == "ok"
+        agent.agent.node.jobs.refuse(3, "no room")
+        training.close()
+    return folder / "state/sfilld-n1.json"
+
+
+def _malformed() -> Iterator[tuple[tuple[str | int, ...], object]]:
+    yield (), []
+    yield (), None
+    value: object
+    for key in ("hosts", "fills", "refused", "requeue", "off_here"):
+        for value in (None, 5, "x", [1], {"x": 1}, [[]]):
+            if (key, value) != ("requeue", [1]):
+                yield (key,), value
+    for name in (each.name for each in fields(HostJob)):
+        for value in (float("nan"), 10**30, -1, {"x": []}, [None], "x"):
+            if not (value == "x" and HostJob.__annotations__[name] == "str"):
+                yield ("hosts", 0, name), value
+    for name in (each.name for each in fields(FillJob)):
+        for value in (float("inf"), 10**30, {}, [None], "x"):
+            if not (value == "x" and FillJob.__annotations__[name] == "str"):
+                yield ("fills", 0, name), value
+
+
+def test_a_state_file_with_content_of_any_wrong_kind_means_a_new_begin(tmp_path: Path) -> None:
+    path = _written(tmp_path)
+    text = path.read_text()
+    node = Node(settings_for(tmp_path), FakeGpus().devices())
+    assert StateFile(path.parent, node).load() and list(node.jobs.fills) == [2]
+    for place, value in _malformed():
+        root = [json.loads(text)]
+        at: Any = root
+        for key in (step := (0, *place))[:-1]:
+            at = at[key]
+        at[step[-1]] = value
+        path.write_text(json.dumps(root[0]))
+        node = Node(settings_for(tmp_path), FakeGpus().devices())
+        assert not StateFile(path.parent, node).load(), (place, value)
+        assert not node.jobs.hosts and not node.jobs.fills and not node.jobs.refused
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff", b"[" * 100_000, b'{"hosts":[1]}', b"1e999"])
+def test_a_state_file_of_garbage_means_a_new_begin(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "sfilld-n1.json"
+    path.write_bytes(garbage)
+    node = Node(settings_for(tmp_path), FakeGpus().devices())
+    assert not StateFile(tmp_path, node).load()
+    assert path.with_suffix(".damaged").read_bytes() == garbage
 
 
 def test_an_agent_that_knows_its_jobs_does_not_say_that_it_begins_anew(tmp_path: Path) -> None:
