@@ -2,9 +2,10 @@
 
 Batches are numbered without a gap from 1 within one life of the spool, whose name `boot_id` is
 made with the spool's folder and survives restarts of the agent: a batch that is sent again after a
-crash is known by its number. Each is one line of JSON in a segment file, synced before it is sent;
-after a tab stands how far boards' rings are on record with it, so that an agent that is killed has
-recorded each use once.
+crash is known by its number. Each names both itself (`spool_lines.py`): they outlive the spool's
+head, the file that has them too. Each is one line of JSON in a segment file, synced before it is
+sent; after a tab stands how far boards' rings are on record with it, so that an agent that is
+killed has recorded each use once.
 A segment is deleted once all its batches are acknowledged.
 """
 
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent import spool_lines
 from db.wire.messages import Batch, EventRecord
 
 log = logging.getLogger(__name__)
@@ -86,10 +88,7 @@ class Spool:
         """
         with self._lock:
             sequence = self.last + 1
-            text = (
-                f'{{"boot_id":{json.dumps(self.boot_id)},"sequence":{sequence},'
-                f'"records":[{",".join(records)}]}}'
-            )
+            text = spool_lines.written(self.boot_id, sequence, records)
             noted = f"\t{json.dumps(dict(positions))}" if positions else ""
             line = f"{text}{noted}\n".encode()
             if self.size_bytes + len(line) > self._max_bytes:
@@ -141,16 +140,31 @@ class Spool:
     # Files
 
     def _read_head(self) -> tuple[str, int]:
+        """From its file; else from the segments, whose batches the controller may have already: it
+        knows them by their numbers."""
         path = self._folder / "spool.json"
+        boot_id, acknowledged = "", 0
         try:
-            head = json.loads(path.read_text())
-            return str(head["boot_id"]), int(head["acknowledged"])
+            boot_id, acknowledged = _parse_head(path.read_text())
         except FileNotFoundError:
             pass
-        except (ValueError, KeyError, TypeError) as error:
-            log.error("%s is damaged (%s): the spool begins a new life", path, error)
-            for old in self._folder.glob("*.batches"):
-                old.rename(old.with_suffix(".damaged"))
+        except (ValueError, RecursionError) as error:
+            log.error("%s is damaged (%s)", path, error)
+        segments = self._segment_files()
+        if not segments and boot_id:
+            return boot_id, acknowledged
+        life = spool_lines.life_in(segments, boot_id)
+        if boot_id and life in ("", boot_id):
+            return boot_id, acknowledged
+        if life:
+            log.error("%s does not say whose the batches beside it are: they say %s", path, life)
+            self.boot_id, self.acknowledged = life, int(segments[0].stem) - 1
+            with contextlib.suppress(OSError):  # the segments tell it as well
+                self._write_head()
+            return self.boot_id, self.acknowledged
+        for old in segments:
+            log.error("%s can't be read: the spool begins a new life", old)
+            old.rename(old.with_suffix(".damaged"))
         self.boot_id, self.acknowledged = uuid.uuid4().hex, 0
         self._write_head()
         return self.boot_id, self.acknowledged
@@ -185,31 +199,39 @@ class Spool:
             json.dumps({"boot_id": self.boot_id, "acknowledged": self.acknowledged}),
         )
 
-    def _read_segments(self) -> list[_Segment]:
-        segments = []
+    def _segment_files(self) -> list[Path]:
+        found = []
         for path in sorted(self._folder.glob("*.batches")):
-            if not _NAME.fullmatch(path.name):
+            if _NAME.fullmatch(path.name):
+                found.append(path)
+            else:
                 log.warning("%s is none of the spool's files and is left alone", path)
-                continue
+        return found
+
+    def _read_segments(self) -> list[_Segment]:
+        segments: list[_Segment] = []
+        for path in self._segment_files():
             first = int(path.stem)
-            count, size = self._count_whole_lines(path)
+            size = self._whole_bytes(path)
             if size != path.stat().st_size:
                 log.warning("%s ended in a torn batch, never sent: cut off", path)
                 os.truncate(path, size)
-            segments.append(_Segment(path, first, first + count - 1, size))
+            last = first - 1
+            for number, piece in spool_lines.numbered(path, first, self.boot_id):
+                last = number
+                self._note_positions(piece.partition(b"\t")[2])
+            if segments:
+                segments[-1].last = min(segments[-1].last, first - 1)
+            segments.append(_Segment(path, first, last, size))
         return segments
 
-    def _count_whole_lines(self, path: Path) -> tuple[int, int]:
-        """Lines, and the bytes they take, but for a last one that a crash has torn."""
-        count = size = 0
+    def _whole_bytes(self, path: Path) -> int:
+        """The file's length, but for a last line that a crash has torn."""
+        size, line = 0, b"}\n"
         with path.open("rb") as lines:
             for line in lines:
-                count += 1
                 size += len(line)
-                whole = line.endswith(b"}\n")
-                if whole:
-                    self._note_positions(line.partition(b"\t")[2])
-        return (count, size) if not count or whole else (count - 1, size - len(line))
+        return size if line.endswith(b"}\n") else size - len(line)
 
     def _note_positions(self, noted: bytes) -> None:
         if not noted:
@@ -255,25 +277,22 @@ class Spool:
         """
         for segment in self._segments:
             if segment.first <= sequence <= segment.last:
-                with segment.path.open("rb") as lines:
-                    return {
-                        number: self._sound(line, number) or self._lost(number, segment.path)
-                        for number, line in enumerate(lines, start=segment.first)
-                        if sequence <= number <= segment.last
-                    }
+                return self._read_segment(segment, sequence)
         later = [each.first for each in self._segments if each.first > sequence]
         end = min(later, default=self.last + 1)
         return {number: self._lost(number, self._folder) for number in range(sequence, end)}
 
-    def _sound(self, line: bytes, number: int) -> str | None:
-        text = line.partition(b"\t")[0].rstrip(b"\n")
-        try:
-            batch = json.loads(text)
-            if (batch["boot_id"], batch["sequence"]) == (self.boot_id, number):
-                return text.decode()
-        except (ValueError, KeyError, TypeError):
-            pass
-        return None
+    def _read_segment(self, segment: _Segment, sequence: int) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for number, piece in spool_lines.numbered(segment.path, segment.first, self.boot_id):
+            if sequence <= number <= segment.last:
+                text = spool_lines.sound(piece, self.boot_id, number)
+                if text is not None:
+                    found[number] = text
+        return {
+            number: found.get(number) or self._lost(number, segment.path)
+            for number in range(sequence, segment.last + 1)
+        }
 
     def _lost(self, number: int, place: Path) -> str:
         text = f"batch {number} of boot {self.boot_id} was damaged on the node's disk"
@@ -283,6 +302,19 @@ class Spool:
 
 
 _NAME = re.compile(r"[0-9]{16}\.batches")
+
+
+def _parse_head(text: str) -> tuple[str, int]:
+    """The spool's life and what is acknowledged. Raises ValueError."""
+    head = json.loads(text)
+    if not isinstance(head, dict):
+        raise ValueError("it is no object")
+    boot_id, acknowledged = head.get("boot_id"), head.get("acknowledged")
+    if not isinstance(boot_id, str) or not boot_id:
+        raise ValueError("it names no boot_id")
+    if type(acknowledged) is not int or not 0 <= acknowledged < 10**16:
+        raise ValueError("it does not say what is acknowledged")
+    return boot_id, acknowledged
 
 
 def write_atomically(path: Path, text: str) -> None:
