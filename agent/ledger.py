@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from agent.clock import UtcClock
 from db.wire.messages import (
@@ -55,10 +56,11 @@ class Ledger:
 
     def __init__(self, clock: UtcClock) -> None:
         self.clock = clock
-        self.dropped = 0
+        self.dropped = 0  # records that found no room, and that no event tells of yet
         self.stored: dict[int, int] = {}  # positions that an earlier life has stored, by board
         self._waiting: deque[str] = deque()
         self._positions: deque[Position] = deque()
+        self._dropped_since_us = 0
         self._taken = 0
         self._lock = threading.Lock()
 
@@ -66,19 +68,38 @@ class Ledger:
         self.add_text(record.model_dump_json())
 
     def add_text(self, text: str) -> None:
-        """Adds a record that is JSON already. With the spool full for long, records are dropped."""
+        """Adds a record that is JSON already. With the spool full for long, records are dropped,
+        and told of as soon as there is room."""
         self.add_texts([text])
 
     def add_texts(self, texts: list[str], position: tuple[int, int] | None = None) -> None:
         """Adds many at once. `position`: a board's id, and how far its ring is read with them."""
         with self._lock:
-            room = MAX_WAITING - len(self._waiting)
+            room = max(0, MAX_WAITING - len(self._waiting))  # more than fits may be put back
             begin = self._taken + len(self._waiting)
             self._waiting.extend(texts[:room])
-            self.dropped += max(0, len(texts) - room)
+            if len(texts) > room:
+                self._dropped_since_us = self._dropped_since_us or self.clock.now_us()
+                self.dropped += len(texts) - room
             if position is not None:
                 end = self._taken + len(self._waiting)
                 self._positions.append(Position(*position, begin, end))
+
+    def tell_dropped(self) -> None:
+        """Records have been stored, so there is room: those that were dropped are told of."""
+        with self._lock:
+            lost, since_us = self.dropped, self._dropped_since_us
+            self.dropped = self._dropped_since_us = 0
+            if not lost:
+                return
+            since = datetime.fromtimestamp(since_us // 1_000_000, UTC)
+            text = (
+                f"{lost} record(s) were lost since {since:%Y-%m-%d %H:%M:%S} UTC: "
+                "the spool was full, and so was the agent's memory for them"
+            )
+            event = EventRecord(at_us=self.clock.now_us(), what="lost", text=text)
+            self._waiting.append(event.model_dump_json())
+        log.error("%s", text)
 
     @property
     def waiting(self) -> int:

@@ -71,6 +71,7 @@ class Spooler(threading.Thread):
                     self._ledger.put_back(taken)
                     raise
                 self._tell("")
+                self._ledger.tell_dropped()
             if taken.positions:
                 self._on_stored(taken.positions)
             if not taken.records:

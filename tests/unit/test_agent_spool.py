@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import ledger as ledger_module
 from agent import spool as spool_module
 from agent.clock import UtcClock
 from agent.ledger import Ledger
@@ -180,6 +181,39 @@ def test_full_spool_is_told_and_nothing_is_lost_when_it_empties(tmp_path: Path) 
         spooler.store()
     assert sent == list(range(12))
     assert told[-1] == ""
+
+
+def test_records_that_found_no_room_are_counted_and_told_of_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_WAITING", 5)
+    spool = Spool(tmp_path, 400)
+    ledger = Ledger(UtcClock())
+    spooler = Spooler(ledger, spool, 1, lambda _: None)
+    ledger.add_texts([record(n) for n in range(5)])
+    taken = ledger.take(3)
+    ledger.add_texts([record(n) for n in range(5, 9)])  # one of them finds no room
+    ledger.put_back(taken)
+    assert (ledger.waiting, ledger.dropped) == (8, 1)
+    ledger.add_texts([record(n) for n in range(9, 12)])
+    ledger.add_texts([record(n) for n in range(12, 22)])
+    assert (ledger.waiting, ledger.dropped) == (8, 14)
+    full = spool.append(["0" * 250])
+    spooler.store()
+    assert ledger.dropped == 14  # there is no room to tell of them yet
+    spool.acknowledge(full)
+    spooler.store()
+    assert numbers(spool) == [0, 1, 2, 3, 4, 5, 6, 7]
+    spool.acknowledge(full + 1)
+    spooler.store()
+    batch = spool.oldest()
+    assert batch is not None
+    [event] = Batch.model_validate_json(batch.text).records
+    assert isinstance(event, EventRecord)
+    assert event.what == "lost"
+    assert event.text.startswith("14 record(s) were lost since 2")
+    spooler.store()
+    assert (spool.waiting, ledger.waiting, ledger.dropped) == (1, 0, 0)  # told once
 
 
 def waiting(spool: Spool) -> list[Batch | list[int]]:
