@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import FillJob, Gpu, HostJob, Node, Window
@@ -137,7 +137,7 @@ class FillStart:
     memory_bytes: int
     admitted_at_us: int
     ended_at_us: int | None
-    windows_end_us: int  # when the last window of its GPU closed; 0: none has
+    windows_end_us: int  # when the last window closed for it or its training; 0: none has
     end_reason: str
     bubbles_used: int
     kernels: int
@@ -170,16 +170,9 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
         .group_by(FillJob.id)
         .subquery()
     )
-    last_window = (
-        select(Window.began_at_us + Window.window_us)
-        .where(Window.gpu_id == FillJob.gpu_id)
-        .order_by(Window.began_at_us.desc(), Window.window_us.desc())
-        .limit(1)
-        .correlate(FillJob)
-        .scalar_subquery()
-    )
+    own_end, training_end = _last_window(FillJob.slurm_job_id), _last_window(0)
     query = (
-        select(FillJob, Node.name, Gpu.uuid, func.coalesce(last_window, 0), figures)
+        select(FillJob, Node.name, Gpu.uuid, own_end, training_end, figures)
         .join(figures, figures.c.id == FillJob.id)
         .join(Node, FillJob.node_id == Node.id)
         .join(Gpu, FillJob.gpu_id == Gpu.id)
@@ -197,7 +190,7 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
             memory_bytes=job.memory_bytes,
             admitted_at_us=job.admitted_at_us,
             ended_at_us=job.ended_at_us,
-            windows_end_us=int(windows_end_us),
+            windows_end_us=max(int(own_end_us or 0), int(training_end_us or 0)),
             end_reason=job.end_reason,
             bubbles_used=int(bubbles),
             kernels=int(kernels),
@@ -208,7 +201,8 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
             job,
             node,
             uuid,
-            windows_end_us,
+            own_end_us,
+            training_end_us,
             _,
             bubbles,
             kernels,
@@ -216,6 +210,19 @@ def fill_jobs(session: Session, which: JobFilter, *, limit: int = 100) -> list[F
             intrusion_us,
         ) in session.execute(query)
     ]
+
+
+def _last_window(fill_slurm_job_id: InstrumentedAttribute[int] | int) -> ScalarSelect[int]:
+    """When the last window of one side of a fill's GPU ended. Another fill that leaves has rows
+    which end, and may begin, in the midst of those; one side's rows follow each other."""
+    return (
+        select(Window.began_at_us + Window.window_us)
+        .where(Window.gpu_id == FillJob.gpu_id, Window.fill_slurm_job_id == fill_slurm_job_id)
+        .order_by(Window.began_at_us.desc(), Window.window_us.desc())
+        .limit(1)
+        .correlate(FillJob)
+        .scalar_subquery()
+    )
 
 
 def _conditions(

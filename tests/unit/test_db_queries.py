@@ -153,6 +153,25 @@ def test_each_start_of_a_fill_job_has_its_own_figures(database: Database) -> Non
     assert (second.restart_count, second.gpu_time_us, second.kernels) == (1, 7.0, 1)
 
 
+@pytest.mark.parametrize("later_us", [1, 3_000_000, TEN_S + 2_000_000])
+def test_another_fill_that_leaves_does_not_change_of_how_much_time_a_share_is(
+    database: Database, later_us: int
+) -> None:
+    fill(
+        database,
+        fill_job(admitted_at_us=START_US),
+        window(began_at_us=START_US, window_us=TEN_S),
+        filled_window(START_US, 20, window_us=TEN_S, gpu_time_us=7_000_000.0),
+        # Its last row is short, and begins a little after the window that it is of, or in the next.
+        filled_window(START_US + later_us, 21, window_us=5_000_000),
+    )
+    with database.reading() as session:
+        rows = queries.fill_jobs(session, queries.JobFilter(job_id=20))
+    [job] = queries.whole_fill_jobs(rows, now_us=START_US + 2 * TEN_S)
+    assert job.covered_us == TEN_S
+    assert job.gpu_share == pytest.approx(0.7)
+
+
 def test_audit_pages_by_key_and_misses_and_repeats_nothing(database: Database) -> None:
     same_time = NOW_US - 5
     uses = [bubble_use(n, first_release_at_us=same_time) for n in range(1, 6)]
