@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 MAX_NODES = 40
 """The port block of a sandbox has room for this many nodes and their twins."""
 
@@ -22,6 +24,14 @@ PORTS_PER_SANDBOX = 100
 
 class SandboxError(Exception):
     """One sentence that says what is wrong, where, and what is allowed."""
+
+
+class NotUpError(SandboxError):
+    """No sandbox is up in a folder."""
+
+
+class DamagedRecordError(SandboxError):
+    """What a sandbox's folder says of it can't be read."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,10 @@ class Sandbox:
         data = dataclasses.asdict(self)
         data["folder"] = str(self.folder)
         data["slurm_root"] = str(self.slurm_root) if self.slurm_root else None
-        record_path(self.folder).write_text(json.dumps(data, indent=1) + "\n")
+        path = record_path(self.folder)
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(json.dumps(data, indent=1) + "\n")
+        new.replace(path)  # a record is whole or none
 
 
 def record_path(folder: Path) -> Path:
@@ -153,12 +166,24 @@ def record_path(folder: Path) -> Path:
 
 
 def load(folder: Path) -> Sandbox:
-    """The sandbox of `folder`; SandboxError when none is up there."""
+    """The sandbox of `folder`; SandboxError when none is up there, or its record is damaged."""
+    path = record_path(folder)
     try:
-        data = json.loads(record_path(folder).read_text())
+        sandbox = _RECORD.validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise SandboxError(f"{folder}: no sandbox is up there ({record_path(folder)})") from None
-    data["folder"] = Path(data["folder"])
-    data["slurm_root"] = Path(data["slurm_root"]) if data["slurm_root"] else None
-    data["gpus"] = [[Gpu(**gpu) for gpu in gpus] for gpus in data["gpus"]]
-    return Sandbox(**data)
+        raise NotUpError(f"{folder}: no sandbox is up there ({path})") from None
+    except OSError as error:
+        raise SandboxError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "all of it"
+        raise DamagedRecordError(
+            f"{path} is damaged ({place}: {first['msg']}); deploy/sandbox/down {folder} stops what "
+            "it finds of that sandbox"
+        ) from None
+    if sandbox.folder != folder.resolve():
+        raise DamagedRecordError(f"{path} is of a sandbox in another folder, {sandbox.folder}")
+    return sandbox
+
+
+_RECORD = TypeAdapter(Sandbox)

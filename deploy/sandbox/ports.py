@@ -50,6 +50,13 @@ def release(folder: Path) -> None:
             del taken[base]
 
 
+def base_of(folder: Path) -> int | None:
+    """The first port of the sandbox in `folder`; None when none is reserved."""
+    with _registry() as taken:
+        bases = [int(base) for base, owner in taken.items() if owner == str(folder)]
+    return bases[0] if bases else None
+
+
 def others(folder: Path) -> bool:
     """Whether sandboxes other than the one in `folder` are registered on this host."""
     with _registry() as taken:
@@ -83,9 +90,20 @@ def _registry() -> Iterator[dict[str, str]]:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         text = file.read()
-        taken: dict[str, str] = json.loads(text) if text else {}
-        taken = {base: owner for base, owner in taken.items() if Path(owner, "run").is_dir()}
+        taken = {base: owner for base, owner in _parse(text) if Path(owner, "run").is_dir()}
         yield taken
         file.seek(0)
         file.truncate()
         file.write(json.dumps(taken))
+
+
+def _parse(text: str) -> list[tuple[str, str]]:
+    """Blocks and their folders. What is damaged is forgotten: ports in use are found by trying."""
+    try:
+        return [
+            (base, owner)
+            for base, owner in json.loads(text).items()
+            if base.isdecimal() and isinstance(owner, str)
+        ]
+    except (ValueError, AttributeError):
+        return []

@@ -8,8 +8,17 @@ import sys
 from pathlib import Path
 
 from deploy.sandbox import cgroups, devices, ports, services
-from deploy.sandbox.layout import Sandbox, SandboxError, load, record_path
-from deploy.sandbox.slurm_install import Client
+from deploy.sandbox.layout import (
+    MAX_NODES,
+    DamagedRecordError,
+    Gpu,
+    NotUpError,
+    Sandbox,
+    SandboxError,
+    load,
+    record_path,
+)
+from deploy.sandbox.slurm_install import Client, SlurmInstall
 
 DEFAULT_FOLDER = "/tmp/sfill-sandbox"
 JOBS_TERM_S = 1.0
@@ -24,13 +33,40 @@ def main() -> int:
     folder = Path(sys.argv[1] if len(sys.argv) == 2 else DEFAULT_FOLDER).resolve()
     try:
         sandbox = load(folder)
-    except SandboxError:
+    except NotUpError:
         print(f"{folder}: no sandbox is up there")
         return 0
+    except DamagedRecordError as error:
+        print(f"deploy/sandbox/down: {error}", file=sys.stderr)
+        sandbox = stand_in(folder)
+    except SandboxError as error:
+        print(f"deploy/sandbox/down: {error}", file=sys.stderr)
+        return 1
     left = take_down(sandbox)
     for line in left:
         print(f"deploy/sandbox/down: left behind: {line}", file=sys.stderr)
     return 1 if left else 0
+
+
+def stand_in(folder: Path) -> Sandbox:
+    """A sandbox whose record is damaged, as far as it shows elsewhere: its name on its processes,
+    its ports in the registry, its GPUs in its folder. It stands for as many nodes as there may be.
+    """
+    simulated = sorted((folder / "dev").glob("nvidia[0-9]*"))
+    gpus: list[list[Gpu]] = [[] for _ in range(MAX_NODES)]
+    gpus[0] = [Gpu(minor, str(device), 0) for minor, device in enumerate(simulated)]
+    root = os.environ.get("SFILL_SLURM_ROOT")
+    return Sandbox(
+        folder=folder,
+        host="",
+        port_base=ports.base_of(folder) or 0,  # no sandbox has this, nor the job ids that follow
+        gpus=gpus,
+        simulated=bool(simulated),
+        accounting=False,
+        python=sys.executable,
+        slurm_root=Path(root).resolve() if root else None,
+        cgroup_version=cgroups.version(),
+    )
 
 
 def take_down(sandbox: Sandbox) -> list[str]:
@@ -57,6 +93,8 @@ def _end_jobs(sandbox: Sandbox) -> None:
     if services.pid_of(sandbox, "slurmctld") is None:
         return
     client = Client(sandbox)
+    if not SlurmInstall(sandbox.slurm_root).client("squeue").exists():
+        return  # whose record is damaged may have had a Slurm elsewhere
 
     def jobs() -> list[str]:
         return client.run("squeue", "-h", "-a", "-o", "%A").stdout.split()
