@@ -13,6 +13,7 @@ local SETTINGS = {
    slot_mib = "1024",      -- GPU memory of a slot
    closed_gres = "none",   -- a GRES for no job: twins list GPUs by it, so that Slurm denies them
    gres_prefix = "auto",   -- how this Slurm writes a GRES: "gres:" until 23.02, then "gres/"
+   anchor = "none",        -- the twin that stays drained; a fill that asks for it would never run
    most_gib = "1024",      -- most that one GPU can ever lend: who asks for more would wait for ever
 }
 
@@ -104,6 +105,42 @@ local function names_partition(list, name)
    return false
 end
 
+-- Whether a list of nodes names one: "n1,f[0-3,7]". What has several brackets can't be told.
+local function names_node(list, node)
+   local function among(item)
+      local before, numbers, after = string.match(item, "^([^%[]*)%[([^%]]*)%]([^%[]*)$")
+      if not before then return item == node end
+      local middle = string.sub(node, #before + 1, #node - #after)
+      if before .. middle .. after ~= node or not string.match(middle, "^%d+$") then
+         return false
+      end
+      for low, high in string.gmatch(numbers, "(%d+)%-?(%d*)") do
+         high = high == "" and low or high
+         -- Slurm pads numbers to the length of the first one.
+         local own = #low < 10 and string.format("%0" .. #low .. "d", tonumber(middle))
+         if own == middle and tonumber(low) <= tonumber(middle) and
+            tonumber(middle) <= tonumber(high) then
+            return true
+         end
+      end
+      return false
+   end
+   local flat = string.gsub(list, "%b[]", function(inner) return (string.gsub(inner, ",", ";")) end)
+   for item in string.gmatch(flat, "[^,%s]+") do
+      if among(item) then return true end
+   end
+   return false
+end
+
+local function check_nodes(job_desc)
+   local nodes = job_desc.req_nodes
+   if SETTINGS.anchor ~= "none" and type(nodes) == "string" and
+      names_node(nodes, SETTINGS.anchor) then
+      refuse("-w %s: %s never runs a job; leave it out of the nodes of a fill job", nodes,
+         SETTINGS.anchor)
+   end
+end
+
 -- Memory of a canonical spec ("mem=16G", "mem=500M") in MiB.
 local function spec_memory_mib(asked, spec)
    local number, unit = string.match(spec, "^mem=(%d+)([MG])$")
@@ -165,6 +202,7 @@ local function make_fill(job_desc, spec)
    -- A variable in a profile meets every job: its owner must read where the refusal comes from.
    local asked = spank_variable(job_desc, "FILL_FROM_ENVIRONMENT") and "SFILL_FILL" or "--fill"
    check_fill_request(job_desc, asked)
+   check_nodes(job_desc)
    local memory_mib = spec_memory_mib(asked, spec)
    local most_gib = tonumber(SETTINGS.most_gib)
    if memory_mib > most_gib * 1024 then
@@ -222,6 +260,7 @@ local function modify(job_desc, job_rec)
    local partition = job_desc.partition
    check_closed(job_desc)
    if is_fill then
+      check_nodes(job_desc)
       if partition and partition ~= "" and partition ~= SETTINGS.partition then
          refuse("a fill job can't leave partition %s; submit it anew without --fill",
             SETTINGS.partition)

@@ -56,7 +56,10 @@ def _write_slurm(sandbox: Sandbox, install: SlurmInstall) -> None:
         gib=str(sandbox.slots_of_one_gpu),
     )
     _render(
-        "sfill_submit.conf", sandbox.etc / "sfill_submit.conf", gib=str(sandbox.slots_of_one_gpu)
+        "sfill_submit.conf",
+        sandbox.etc / "sfill_submit.conf",
+        gib=str(sandbox.slots_of_one_gpu),
+        anchor=ANCHOR,
     )
     if sandbox.accounting:
         _render(

@@ -12,7 +12,15 @@ from db import queries
 from db.queries import AuditFilter, AuditRow, AuditSums, Key
 from db.wire.messages import Cause
 from slurm_plugin.cli.console import make_console, print_json
-from slurm_plugin.cli.filters import JOB, Name, check_span, find_gpu, json_option, time_options
+from slurm_plugin.cli.filters import (
+    JOB,
+    Name,
+    Whole,
+    check_span,
+    find_gpu,
+    json_option,
+    time_options,
+)
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
 from slurm_plugin.cli.tables import Column, length, moment, print_table
@@ -47,7 +55,7 @@ COLUMNS = (
 @time_options
 @click.option(
     "--limit",
-    type=click.IntRange(0),
+    type=Whole(0, 2**31 - 1),
     help=f"Newest rows shown; 0 is all (default: {TABLE_ROWS}, and all with --json).",
 )
 @json_option

@@ -9,7 +9,15 @@ import click
 from db import queries
 from db.queries import EventFilter
 from slurm_plugin.cli.console import make_console, print_json
-from slurm_plugin.cli.filters import JOB, Name, check_span, find_gpu, json_option, time_options
+from slurm_plugin.cli.filters import (
+    JOB,
+    Name,
+    Whole,
+    check_span,
+    find_gpu,
+    json_option,
+    time_options,
+)
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
 from slurm_plugin.cli.tables import NOTHING, Column, moment, print_table
@@ -31,7 +39,7 @@ COLUMNS = (
 @click.option("--gpu", metavar="GPU", help="Only events of one GPU: its UUID, or NODE:MINOR.")
 @click.option("--user", type=Name(), help="Only events about this user.")
 @time_options
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@click.option("--limit", type=Whole(1, 100_000), default=50, show_default=True)
 @json_option
 @click.pass_obj
 def events(

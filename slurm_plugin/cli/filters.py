@@ -74,6 +74,25 @@ class Job(click.ParamType[int]):
 JOB = Job()
 
 
+class Whole(click.IntRange):
+    """A whole number from `low` to `high`."""
+
+    def __init__(self, low: int, high: int) -> None:
+        super().__init__(low, high)
+        self._low, self._high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Say what is allowed of anything else, be it no number or one outside of the range."""
+        found = whole_number(str(value), self._low, self._high)
+        if found is None:
+            self.fail(
+                f"{quoted(str(value))} is not allowed; allowed is {self._low} to {self._high}",
+                param,
+                ctx,
+            )
+        return found
+
+
 def time_options(command: Command) -> Command:
     """--since and --until."""
     command = click.option("--until", type=When(), help="Before this time.")(command)

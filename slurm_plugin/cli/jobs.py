@@ -11,7 +11,7 @@ from rich.console import Console
 from db import queries
 from db.queries import FillJobWhole, HostJobWhole, JobFilter
 from slurm_plugin.cli.console import make_console, print_json
-from slurm_plugin.cli.filters import JOB, Name, check_span, json_option, now_us, time_options
+from slurm_plugin.cli.filters import JOB, Name, Whole, check_span, json_option, now_us, time_options
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
 from slurm_plugin.cli.tables import (
@@ -65,7 +65,7 @@ FILL_COLUMNS = (
 @click.option("--user", type=Name(), help="Only jobs of this user.")
 @click.option("--running", is_flag=True, help="Only jobs that run now.")
 @time_options
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)
+@click.option("--limit", type=Whole(1, 100_000), default=100, show_default=True)
 @json_option
 @click.pass_obj
 def jobs(

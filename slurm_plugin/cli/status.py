@@ -10,7 +10,7 @@ from rich.console import Console
 
 from db.queries import GpuNow, filling_is_off, gpus_now
 from slurm_plugin.cli.console import make_console, print_json
-from slurm_plugin.cli.filters import Name, json_option, now_us
+from slurm_plugin.cli.filters import Name, Whole, json_option, now_us
 from slurm_plugin.cli.ledger import ledger
 from slurm_plugin.cli.settings import CliSettings
 from slurm_plugin.cli.tables import (
@@ -46,9 +46,7 @@ COLUMNS = (
 
 @click.command()
 @click.option("--node", type=Name(), help="Only this node.")
-@click.option(
-    "--minutes", type=click.IntRange(1, 1440), default=5, show_default=True, help="Shares over."
-)
+@click.option("--minutes", type=Whole(1, 1440), default=5, show_default=True, help="Shares over.")
 @json_option
 @click.pass_obj
 def status(settings: CliSettings, node: str | None, minutes: int, as_json: bool) -> None:

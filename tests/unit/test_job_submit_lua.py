@@ -115,6 +115,38 @@ def test_a_fill_keeps_what_the_user_chose() -> None:
     assert answer.job["tres_per_node"] == "gres:scratch:1,gres/fill:16"
 
 
+@pytest.fixture
+def anchored(tmp_path: Path) -> Path:
+    """The script beside settings that name an anchor."""
+    script = tmp_path / "job_submit.lua"
+    script.write_text(SCRIPT.read_text())
+    (tmp_path / "sfill_submit.conf").write_text("anchor = f00\n")
+    return script
+
+
+@pytest.mark.parametrize(
+    "nodes", ["f00", "f01,f00", "f[00-03]", "f[02,00]", "x1,f[02,00-01]", "f0[0-1]", "f0[0,3],n1"]
+)
+def test_a_fill_that_asks_for_the_anchor_is_refused(anchored: Path, nodes: str) -> None:
+    for answer in (
+        run(fill(req_nodes=nodes), script=anchored),
+        run({"req_nodes": nodes}, record={"partition": "fill"}, script=anchored),
+    ):
+        assert not answer.accepted
+        assert answer.told == [
+            f"-w {nodes}: f00 never runs a job; leave it out of the nodes of a fill job"
+        ]
+    assert run({"req_nodes": nodes}, script=anchored).accepted  # Slurm says what comes of it
+    assert run(fill(req_nodes=nodes)).accepted  # no anchor is known
+
+
+@pytest.mark.parametrize(
+    "nodes", ["f01", "f[01-03]", "f000", "f0", "f[0-3]", "f[000-003]", "f[", ""]
+)
+def test_a_fill_that_asks_for_other_nodes_is_none_of_the_anchor(anchored: Path, nodes: str) -> None:
+    assert run(fill(req_nodes=nodes), script=anchored).accepted
+
+
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
