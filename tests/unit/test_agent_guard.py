@@ -226,7 +226,7 @@ class SlowGpus(FakeGpus):
 @pytest.mark.parametrize(
     ("count", "seconds", "opens"),
     # Silent are 2 s, and the oldest picture is of 4 s.
-    [(7, 0.4, True), (2, 1.1, True), (1, 1.6, True), (4, 1.2, False), (1, 2.3, False)],
+    [(7, 0.35, True), (2, 1.0, True), (1, 1.3, True), (4, 1.4, False), (1, 2.6, False)],
 )
 def test_a_slow_but_steady_nvml_neither_flaps_nor_floods_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seconds: float, opens: bool
