@@ -19,6 +19,7 @@ from slurm_plugin.cluster.interface import (
     Twin,
 )
 from slurm_plugin.cluster.parsing import (
+    JOB_FORMAT,
     fields,
     parse_job,
     parse_partition,
@@ -43,6 +44,7 @@ _UNREACHABLE = (
     "primary controller not responding",
     "could not establish a configuration source",
 )
+_FORMATS = ("SLURM_", "SQUEUE_", "SCONTROL_", "SACCT_")
 _UNKNOWN_JOB = "invalid job id"
 _ENDED = ("already finished", "already completing", "already done", "invalid job id")
 
@@ -72,7 +74,7 @@ class CommandCluster:
         if slurm_conf:
             self._environment["SLURM_CONF"] = slurm_conf
         # Whoever starts us may have formats or filters of his own set.
-        for name in [name for name in self._environment if name.startswith("SLURM_")]:
+        for name in [name for name in self._environment if name.startswith(_FORMATS)]:
             if name != "SLURM_CONF":
                 del self._environment[name]
 
@@ -159,7 +161,10 @@ class CommandCluster:
 
     def job(self, job_id: int) -> Job | None:
         try:
-            found = parse_job(self._run("scontrol", "show", "job", str(job_id), "-o"), job_id)
+            found = parse_job(
+                self._run("squeue", "-har", "-t", "all", "-j", str(job_id), "-O", JOB_FORMAT),
+                job_id,
+            )
         except ClusterUnreachableError:
             raise
         except ClusterError as error:
@@ -177,21 +182,21 @@ class CommandCluster:
             return tuple(name for name in listed.split(",") if name)
         return tuple(self._run("scontrol", "show", "hostnames", listed).split())
 
-    def requeue(self, job_id: int) -> None:
-        self._run("scontrol", "requeue", str(job_id))
+    def requeue(self, job: Job) -> None:
+        self._run("scontrol", "requeue", job.address)
 
-    def start_after(self, job_id: int, seconds: int) -> None:
-        self._run("scontrol", "update", f"JobId={job_id}", f"EligibleTime=now+{seconds}")
+    def start_after(self, job: Job, seconds: int) -> None:
+        self._run("scontrol", "update", f"JobId={job.address}", f"EligibleTime=now+{seconds}")
 
-    def cancel(self, job_id: int, reason: str) -> None:
+    def cancel(self, job: Job, reason: str) -> None:
         try:
-            self._run("scontrol", "notify", str(job_id), reason)
+            self._run("scontrol", "notify", job.address, reason)
         except ClusterUnreachableError:
             raise
         except ClusterError as error:
             # Nobody waits at a terminal: the job is cancelled all the same.
-            log.debug("job %d was not told why: %s", job_id, error)
-        self._run("scancel", str(job_id))
+            log.debug("job %d was not told why: %s", job.job_id, error)
+        self._run("scancel", job.address)
 
     def has_accounting(self) -> bool:
         for line in self._run("scontrol", "show", "config").splitlines():
@@ -202,7 +207,9 @@ class CommandCluster:
 
     def set_admin_comment(self, job_id: int, text: str) -> None:
         try:
-            self._run("scontrol", "update", f"JobId={job_id}", f"AdminComment={text}")
+            known = self.job(job_id)
+            address = known.address if known else str(job_id)
+            self._run("scontrol", "update", f"JobId={address}", f"AdminComment={text}")
         except ClusterUnreachableError:
             raise
         except ClusterError as error:

@@ -60,6 +60,12 @@ class Job:
     requeue: bool  # whether it may be requeued
     restarts: int = 0
     nodes: tuple[str, ...] = ()
+    name: str = ""  # of a task of an array: ARRAY_TASK
+
+    @property
+    def address(self) -> str:
+        """What Slurm's commands call this one job: an array's number means all of its tasks."""
+        return self.name or str(self.job_id)
 
     @property
     def active(self) -> bool:
@@ -107,15 +113,15 @@ class SlurmCluster(Protocol):
         """A job that slurmctld still knows."""
         ...
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, job: Job) -> None:
         """Stop a running batch job and put it back into the queue."""
         ...
 
-    def start_after(self, job_id: int, seconds: int) -> None:
+    def start_after(self, job: Job, seconds: int) -> None:
         """Let a pending job start no earlier than that many seconds from now."""
         ...
 
-    def cancel(self, job_id: int, reason: str) -> None:
+    def cancel(self, job: Job, reason: str) -> None:
         """Stop a job; `reason` is shown to whoever waits at its srun or salloc."""
         ...
 

@@ -100,22 +100,44 @@ def parse_partition(line: str, nodes: tuple[str, ...]) -> Partition:
         raise ClusterError(f"scontrol shows a partition not understood: {error}") from None
 
 
-def parse_job(text: str, job_id: int) -> tuple[Job, str] | None:
-    """A job and its list of nodes as Slurm abbreviates it, from `scontrol show job -o`.
+# What is asked of a job, with widths: only what its owner cannot choose. `scontrol show job` prints
+# the job's name, comment and paths in between, which may look like any other field.
+JOB_FORMAT = ",".join(
+    f"{field}:{width}"
+    for field, width in (
+        ("JobID", 24),
+        ("JobArrayID", 80),
+        ("State", 32),
+        ("BatchFlag", 12),
+        ("Requeue", 12),
+        ("RestartCnt", 16),
+        ("NodeList", 20000),
+    )
+)
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_ONE_TASK = re.compile(r"[0-9]+_[0-9]+")
 
-    Of an array all tasks are shown when its first task is asked for.
+
+def parse_job(text: str, job_id: int) -> tuple[Job, str] | None:
+    """A job and its list of nodes as Slurm abbreviates it, from `squeue -O JOB_FORMAT`.
+
+    Of an array all tasks are shown when its first task is asked for. Raises ClusterError.
     """
     for line in text.splitlines():
-        known = fields(line)
-        if known.get("JobId") != str(job_id):
+        words = line.split()
+        if not words or words[0] != str(job_id):
             continue
-        nodes = known.get("NodeList", "")
+        numbers = words[3:6]
+        if len(words) not in (6, 7) or not all(_NUMBER.fullmatch(word) for word in numbers):
+            raise ClusterError(f"squeue shows a job that is not understood: {line.strip()[:200]}")
         job = Job(
             job_id=job_id,
-            state=known.get("JobState", "UNKNOWN").upper(),
-            batch=known.get("BatchFlag", "0") != "0",
-            requeue=known.get("Requeue", "0") != "0",
-            restarts=int(known.get("Restarts", "0")),
+            state=words[2].upper(),
+            batch=numbers[0] != "0",
+            requeue=numbers[1] != "0",
+            restarts=int(numbers[2]),
+            # Of an array the number alone would mean all of its tasks.
+            name=words[1] if _ONE_TASK.fullmatch(words[1]) else "",
         )
-        return job, "" if nodes == "(null)" else nodes
+        return job, words[6] if len(words) == 7 and words[6] != "(null)" else ""
     return None

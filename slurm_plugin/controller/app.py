@@ -57,6 +57,7 @@ def make_app(controller: Controller) -> Flask:
                 "silent": sorted(controller.nodes.silent(now_s=now_s)),
                 "events_waiting": controller.journal.waiting,
                 "requeues_waiting": controller.requeuer.waiting,
+                "faults": sorted(controller.faults.values()),
             }
         )
 

@@ -91,10 +91,16 @@ class Requeuer:
                 self._one(job_id, eviction)
                 eviction.trouble = ""
             except ClusterError as error:
-                if str(error) != eviction.trouble:
-                    eviction.trouble = str(error)
-                    text = f"fill job {job_id} is not requeued yet: {error}"
-                    self._journal.note("requeue_trouble", text, job_id=job_id, node=eviction.node)
+                self._tell(job_id, eviction, str(error))
+            except Exception as error:  # one job's trouble must not keep the others waiting
+                log.exception("an unforeseen error with job %d", job_id)
+                self._tell(job_id, eviction, f"an error of sfillctld's: {error!r}")
+
+    def _tell(self, job_id: int, eviction: _Eviction, trouble: str) -> None:
+        if trouble != eviction.trouble:
+            eviction.trouble = trouble
+            text = f"fill job {job_id} is not requeued yet: {trouble}"
+            self._journal.note("requeue_trouble", text, job_id=job_id, node=eviction.node)
 
     def _one(self, job_id: int, eviction: _Eviction) -> None:
         job = self._cluster.job(job_id)
@@ -103,7 +109,7 @@ class Requeuer:
         elif not eviction.asked:
             self._ask(job, eviction)
         elif job.state == "PENDING":
-            self._cluster.start_after(job_id, self._delay_s)
+            self._cluster.start_after(job, self._delay_s)
             self._settle(eviction)
         elif job.active and job.restarts > eviction.restarts:
             self._settle(eviction)  # it runs again already
@@ -114,7 +120,7 @@ class Requeuer:
         eviction.restarts = job.restarts
         if job.state == "PENDING":
             # Slurm requeued it by itself, or a controller before us did.
-            self._cluster.start_after(job.job_id, self._delay_s)
+            self._cluster.start_after(job, self._delay_s)
             self._settle(eviction)
             return
         if job.active and job.nodes and eviction.twin not in job.nodes:
@@ -125,11 +131,11 @@ class Requeuer:
                 self._settle(eviction)  # it has ended by itself
             return
         if job.batch and job.requeue:
-            self._cluster.requeue(job.job_id)
+            self._cluster.requeue(job)
             what, text = "requeued", f"fill job {job.job_id} goes back into the queue"
         else:
             reason = NO_REQUEUE_REASON if job.batch else CANCEL_REASON
-            self._cluster.cancel(job.job_id, reason)
+            self._cluster.cancel(job, reason)
             what, text = "cancelled", f"fill job {job.job_id}: {reason}"
             eviction.settled, eviction.settled_s = True, time.monotonic()
         eviction.asked = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pwd
 import threading
 import time
@@ -19,6 +20,8 @@ from slurm_plugin.controller.publisher import Publisher
 from slurm_plugin.controller.requeue import Requeuer
 from slurm_plugin.controller.store import Store
 from slurm_plugin.settings import ControllerSettings
+
+log = logging.getLogger(__name__)
 
 
 class Controller:
@@ -55,6 +58,7 @@ class Controller:
         self.comments = Comments(cluster, database)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.faults: dict[str, str] = {}  # latest unforeseen error of each thread
 
     def start(self) -> None:
         """Start the threads; the database may still be away."""
@@ -73,9 +77,23 @@ class Controller:
             self._spawn("comments", self.comments.run)
 
     def _spawn(self, name: str, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread = threading.Thread(target=self._guard, args=(name, run), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _guard(self, name: str, run: Callable[[], None]) -> None:
+        """Runs a thread's work to its end; what is unforeseen is told, and it begins again."""
+        while not self._stopping.is_set():
+            try:
+                run()
+                return
+            except Exception as error:
+                log.exception("an unforeseen error in the thread %s", name)
+                text = f"{name}: an error of sfillctld's: {error!r}"
+                if self.faults.get(name) != text:
+                    self.journal.note("fault", text)
+                self.faults[name] = text
+                self._stopping.wait(1.0)
 
     def _keep_journal(self) -> None:
         while not self._stopping.wait(0.5):

@@ -136,17 +136,19 @@ class FakeSlurm:
         self._ask("job", job_id)
         return self.jobs.get(job_id)
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, job: Job) -> None:
+        job_id = job.job_id
         self._ask("requeue", job_id)
         job = self.jobs[job_id]
         if not job.batch:
             raise ClusterError("Only batch jobs are accepted or processed")
         self.jobs[job_id] = replace(job, state="COMPLETING", restarts=job.restarts + 1)
 
-    def start_after(self, job_id: int, seconds: int) -> None:
-        self._ask("start_after", job_id, seconds)
+    def start_after(self, job: Job, seconds: int) -> None:
+        self._ask("start_after", job.job_id, seconds)
 
-    def cancel(self, job_id: int, reason: str) -> None:
+    def cancel(self, job: Job, reason: str) -> None:
+        job_id = job.job_id
         self._ask("cancel", job_id, reason)
         self.jobs[job_id] = replace(self.jobs[job_id], state="CANCELLED")
 

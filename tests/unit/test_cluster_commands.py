@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cluster import ClusterError, ClusterUnreachableError, CommandCluster
+from slurm_plugin.cluster.interface import Job
 from slurm_plugin.cluster.parsing import parse_gres, parse_job, parse_states, parse_twin
 
 # Printed by Slurm 22.05.8, shortened in the middle where nothing is read.
@@ -22,11 +23,7 @@ PARTITION = (
     "PartitionName=fill AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MinNodes=0"
     " Nodes=f[1-2] PriorityTier=1 OverSubscribe=NO State=DOWN TotalCPUs=8 TotalNodes=2"
 )
-JOB = (
-    "JobId=4 JobName=sleep UserId=root(0) JobState=RUNNING Reason=None Dependency=(null)"
-    " Requeue=1 Restarts=2 BatchFlag={batch} Reboot=0 TimeLimit=UNLIMITED Partition=fill"
-    " NodeList=f[1-2] BatchHost=f1 Command=JobId=7 JobState=FAILED TresPerNode=gres:fill:1 "
-)
+JOB = "4   4   RUNNING   {batch}   1   2   f[1-2]   "
 
 
 def test_a_node_is_read_with_what_it_has_and_what_is_in_use() -> None:
@@ -93,12 +90,25 @@ def test_a_job_says_whether_it_can_be_requeued() -> None:
     assert parse_job(JOB.format(batch=1), 7) is None
 
 
-def test_of_an_array_the_task_that_was_asked_for_is_taken() -> None:
-    tasks = "\n".join(
-        f"JobId={n} ArrayJobId=4 JobState={s}" for n, s in [(5, "RUNNING"), (4, "PENDING")]
-    )
+@pytest.mark.parametrize(
+    "line",
+    ["4 4 RUNNING 1 1 abc f1", "4 4 RUNNING 1", "4 4 x RUNNING 1 1 2 f1", "4 4 RUNNING 1 1 -2 f1"],
+)
+def test_a_job_that_is_not_understood_is_an_error_that_callers_know(line: str) -> None:
+    with pytest.raises(ClusterError, match="not understood"):
+        parse_job(line, 4)
+
+
+def test_of_an_array_the_task_that_was_asked_for_is_taken_and_addressed() -> None:
+    tasks = "5 4_0 COMPLETED 1 1 0 f1\n4 4_2 PENDING 1 1 1 \n6 4_1 RUNNING 1 1 0 f1\n"
     found = parse_job(tasks, 4)
-    assert found is not None and found[0].state == "PENDING"
+    assert found is not None
+    job, nodes = found
+    assert (job.state, job.address, nodes) == ("PENDING", "4_2", "")
+    other = parse_job(tasks, 6)
+    assert other is not None and other[0].address == "4_1"
+    alone = parse_job(JOB.format(batch=1), 4)
+    assert alone is not None and alone[0].address == "4"
 
 
 class Recorded:
@@ -218,30 +228,51 @@ def test_the_partition_comes_with_the_names_of_its_nodes(recorded: Recorded) -> 
 
 def test_the_nodes_of_a_job_are_named_one_by_one(recorded: Recorded) -> None:
     job = JOB.format(batch=1)
-    recorded.says(
-        "scontrol", f'case "$2" in job) echo "{job}";; hostnames) printf "f1\nf2\n";; esac'
-    )
+    recorded.says("squeue", f'echo "{job}"')
+    recorded.says("scontrol", 'printf "f1\nf2\n"')
     found = cluster(recorded).job(4)
     assert found is not None and found.nodes == ("f1", "f2")
 
 
 def test_a_job_that_slurm_does_not_know_is_none(recorded: Recorded) -> None:
-    recorded.says("scontrol", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
+    recorded.says("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     assert cluster(recorded).job(99999) is None
 
 
 def test_a_cancelled_job_is_told_why_first(recorded: Recorded) -> None:
     recorded.says("scontrol", "exit 1")
     recorded.says("scancel", "exit 0")
-    cluster(recorded).cancel(7, "no longer lent")
+    cluster(recorded).cancel(Job(7, "RUNNING", batch=False, requeue=False), "no longer lent")
     assert recorded.calls() == [["scontrol", "notify", "7", "no longer lent"], ["scancel", "7"]]
+
+
+def test_one_task_of_an_array_is_changed_and_not_all(recorded: Recorded) -> None:
+    for program in ("scontrol", "scancel"):
+        recorded.says(program, "exit 0")
+    recorded.says("squeue", "echo 4 4_2 RUNNING 1 1 0 f1")
+    slurm = cluster(recorded)
+    job = slurm.job(4)
+    assert job is not None
+    slurm.requeue(job)
+    slurm.start_after(job, 2)
+    slurm.cancel(job, "why")
+    slurm.set_admin_comment(4, "{}")
+    changing = [call for call in recorded.calls() if call[0] != "squeue"]
+    assert [call[1:] for call in changing] == [
+        ["requeue", "4_2"],
+        ["update", "JobId=4_2", "EligibleTime=now+2"],
+        ["notify", "4_2", "why"],
+        ["4_2"],
+        ["update", "JobId=4_2", "AdminComment={}"],
+    ]
 
 
 def test_the_comment_of_an_ended_job_goes_to_the_accounts(recorded: Recorded) -> None:
     recorded.says("scontrol", 'echo "Job has already finished for job 3" >&2; exit 1')
     recorded.says("sacctmgr", "exit 0")
+    recorded.says("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     cluster(recorded).set_admin_comment(3, '{"a":1}')
-    assert recorded.calls()[1][-1] == 'admincomment={"a":1}'
+    assert recorded.calls()[2][-1] == 'admincomment={"a":1}'
 
 
 def test_whether_there_are_accounts_is_read_from_the_configuration(recorded: Recorded) -> None:

@@ -310,3 +310,31 @@ def test_a_locked_database_holds_up_no_answer_and_its_batch_is_stored_once(
     bench.controller.stop()
     with Database(f"sqlite:///{bench.path}").reading() as session:
         assert session.scalar(select(func.count()).select_from(BubbleUse)) == 1
+
+
+def test_a_thread_goes_on_after_an_unforeseen_error_and_health_tells_of_it(
+    tmp_path: Path, munge_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, munge_socket)
+    step, errors = bench.controller.requeuer.step, [ValueError("one"), ValueError("one")]
+
+    def failing() -> None:
+        if errors:
+            raise errors.pop()
+        step()
+
+    monkeypatch.setattr(bench.controller.requeuer, "step", failing)
+    bench.controller.start()
+    try:
+        bench.slurm.jobs[20] = Job(20, "RUNNING", batch=True, requeue=True, nodes=("f1",))
+        bench.controller.requeuer.want("n1", "f1", [20])
+        end = time.monotonic() + 10
+        while not bench.slurm.done("requeue") and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        bench.controller.stop()
+    assert bench.slurm.done("requeue") == [("requeue", 20)]
+    health = bench.http.get("/v1/health").json
+    assert health is not None and health["faults"] == [
+        "requeue: an error of sfillctld's: ValueError('one')"
+    ]

@@ -156,3 +156,22 @@ def test_without_slurmctld_it_is_tried_until_it_works(bench: Bench) -> None:
     bench.requeuer.step()
     assert bench.requeuer.want("n1", "f1", [20]) == [20]
     assert bench.events() == ["requeue_trouble", "requeued"]
+
+
+def test_a_job_that_cannot_be_read_keeps_no_other_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.slurm.jobs[21] = replace(RUNNING, job_id=21)
+    read = bench.slurm.job
+
+    def job(job_id: int) -> Job | None:
+        if job_id == 20:
+            raise ValueError("invalid literal")
+        return read(job_id)
+
+    monkeypatch.setattr(bench.slurm, "job", job)
+    bench.requeuer.want("n1", "f1", [20, 21])
+    bench.requeuer.step()
+    bench.requeuer.step()
+    assert bench.done() == [("requeue", 21)]
+    assert bench.events() == ["requeue_trouble", "requeued"]
