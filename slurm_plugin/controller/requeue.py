@@ -8,6 +8,7 @@ is cancelled, with a reason for the user who waits at the terminal.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ NO_REQUEUE_REASON = "sfill: the GPU is no longer lent, and the job forbids a req
 # A job that never comes back as pending (its node hangs) is Slurm's to bring back.
 SETTLE_S = 600.0
 KEEP_ANSWER_S = 300.0
+APART_S = 3.0
+"""Between two that were evicted together. slurmd runs no prolog for a job that it remembers, and
+forgets requeued ones when a job starts, but not within 2 s of the start before; without a prolog a
+fill is sent back once more."""
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Requeuer:
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self._evictions: dict[tuple[str, int], _Eviction] = {}
+        self._latest_start_s: dict[str, float] = {}  # by twin
         self._wake = threading.Event()
         self._stopping = False
 
@@ -109,8 +115,7 @@ class Requeuer:
         elif not eviction.asked:
             self._ask(job, eviction)
         elif job.state == "PENDING":
-            self._cluster.start_after(job, self._delay_s)
-            self._settle(eviction)
+            self._start(job, eviction)
         elif job.active and job.restarts > eviction.restarts:
             self._settle(eviction)  # it runs again already
         elif not (job.active or job.leaving) or time.monotonic() - eviction.since_s > SETTLE_S:
@@ -120,8 +125,7 @@ class Requeuer:
         eviction.restarts = job.restarts
         if job.state == "PENDING":
             # Slurm requeued it by itself, or a controller before us did.
-            self._cluster.start_after(job, self._delay_s)
-            self._settle(eviction)
+            self._start(job, eviction)
             return
         if job.active and job.nodes and eviction.twin not in job.nodes:
             self._settle(eviction)  # it runs elsewhere already
@@ -140,6 +144,14 @@ class Requeuer:
             eviction.settled, eviction.settled_s = True, time.monotonic()
         eviction.asked = True
         self._journal.note(what, text, job_id=job.job_id, node=eviction.node)
+
+    def _start(self, job: Job, eviction: _Eviction) -> None:
+        """Lets it start again, but not together with others that leave the same twin."""
+        now_s = time.monotonic()
+        at_s = max(now_s + self._delay_s, self._latest_start_s.get(eviction.twin, 0.0) + APART_S)
+        self._cluster.start_after(job, math.ceil(at_s - now_s))
+        self._latest_start_s[eviction.twin] = at_s
+        self._settle(eviction)
 
     def _settle(self, eviction: _Eviction) -> None:
         eviction.asked = eviction.settled = True

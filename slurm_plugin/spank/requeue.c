@@ -54,31 +54,54 @@ static bool command(const char *const words[], char *text, size_t size) {
            WEXITSTATUS(status) == 0;
 }
 
-bool requeue_now(const char *scontrol, uint32_t job_id) {
-    char id[16];
-    snprintf(id, sizeof id, "%u", job_id);
-    const char *words[] = {scontrol, "requeue", id, NULL};
+bool requeue_now(const char *scontrol, const char *job) {
+    const char *words[] = {scontrol, "requeue", job, NULL};
     return command(words, NULL, 0);
 }
 
-static bool job_says(const char *scontrol, const char *id, const char *field) {
-    char text[16384];
-    const char *words[] = {scontrol, "-o", "show", "job", id, NULL};
-    return command(words, text, sizeof text) && strstr(text, field);
+/* scontrol's folder also holds squeue and scancel. */
+static void beside(const char *scontrol, const char *program, char path[4096]) {
+    const char *slash = strrchr(scontrol, '/');
+    snprintf(path, 4096, "%.*s%s", slash ? (int)(slash - scontrol + 1) : 0, scontrol, program);
 }
 
-/* scontrol's folder also holds scancel. */
-static void cancel_job(const char *scontrol, uint32_t job_id, const char *reason) {
-    char id[16], job[32], comment[300], scancel[4096];
-    const char *slash = strrchr(scontrol, '/');
+/* What slurmctld says of a job, and what its commands call this one task of an array: the number
+ * alone may mean all of them. Only what the job's owner cannot choose is asked for. */
+struct asked {
+    char name[80], state[32];
+    int requeue;
+};
+
+static bool ask(const char *scontrol, uint32_t job_id, struct asked *job) {
+    char id[16], squeue[4096], text[16384];
     snprintf(id, sizeof id, "%u", job_id);
-    snprintf(job, sizeof job, "JobId=%u", job_id);
+    beside(scontrol, "squeue", squeue);
+    const char *words[] = {squeue, "-har", "-t", "all",
+                           "-j",   id,     "-O", "JobID:24,JobArrayID:80,State:32,Requeue:12",
+                           NULL};
+    if (!command(words, text, sizeof text))
+        return false;
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        unsigned found;
+        if (sscanf(line, "%u %79s %31s %d", &found, job->name, job->state, &job->requeue) == 4 &&
+            found == job_id) {
+            if (!strchr(job->name, '_') || strchr(job->name, '['))
+                snprintf(job->name, sizeof job->name, "%u", job_id);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void cancel_job(const char *scontrol, const char *name, const char *reason) {
+    char job[128], comment[300], scancel[4096];
+    beside(scontrol, "scancel", scancel);
+    snprintf(job, sizeof job, "JobId=%s", name);
     snprintf(comment, sizeof comment, "Comment=sfill: this fill job can't run now: %s", reason);
-    snprintf(scancel, sizeof scancel, "%.*sscancel", slash ? (int)(slash - scontrol + 1) : 0,
-             scontrol);
-    const char *notify[] = {scontrol, "notify", id, comment + strlen("Comment="), NULL};
+    const char *notify[] = {scontrol, "notify", name, comment + strlen("Comment="), NULL};
     const char *note[] = {scontrol, "update", job, comment, NULL};
-    const char *cancel[] = {scancel, id, NULL};
+    const char *cancel[] = {scancel, name, NULL};
     command(notify, NULL, 0); /* to the user's terminal */
     command(note, NULL, 0);
     command(cancel, NULL, 0);
@@ -86,17 +109,24 @@ static void cancel_job(const char *scontrol, uint32_t job_id, const char *reason
 
 static void requeue_job(const char *scontrol, uint32_t job_id, unsigned delay_s,
                         const char *reason) {
-    char id[16], job[32], when[48];
-    snprintf(id, sizeof id, "%u", job_id);
-    snprintf(job, sizeof job, "JobId=%u", job_id);
+    struct asked job;
+    char which[128], when[48];
     snprintf(when, sizeof when, "EligibleTime=now+%useconds", delay_s);
-    const char *set[] = {scontrol, "update", job, when, NULL};
-    if (!requeue_now(scontrol, job_id) && job_says(scontrol, id, " Requeue=0 ")) {
-        cancel_job(scontrol, job_id, reason); /* submitted with --no-requeue */
+    bool known = ask(scontrol, job_id, &job);
+    for (int i = 0; i < PENDING_TRIES && !known; i++) {
+        pause_ms(PENDING_PAUSE_MS);
+        known = ask(scontrol, job_id, &job);
+    }
+    if (!known)
+        return;
+    snprintf(which, sizeof which, "JobId=%s", job.name);
+    const char *set[] = {scontrol, "update", which, when, NULL};
+    if (!requeue_now(scontrol, job.name) && !job.requeue) {
+        cancel_job(scontrol, job.name, reason); /* submitted with --no-requeue */
         return;
     }
     for (int i = 0; i < PENDING_TRIES; i++) {
-        if (job_says(scontrol, id, " JobState=PENDING ") && command(set, NULL, 0))
+        if (ask(scontrol, job_id, &job) && !strcmp(job.state, "PENDING") && command(set, NULL, 0))
             return;
         pause_ms(PENDING_PAUSE_MS);
     }
@@ -104,6 +134,7 @@ static void requeue_job(const char *scontrol, uint32_t job_id, unsigned delay_s,
 
 void requeue_later(const char *scontrol, uint32_t job_id, bool batch, unsigned delay_s,
                    const char *reason) {
+    struct asked job;
     pid_t pid = fork();
     if (pid > 0)
         waitpid(pid, NULL, 0);
@@ -116,7 +147,7 @@ void requeue_later(const char *scontrol, uint32_t job_id, bool batch, unsigned d
     alarm(0);
     if (batch)
         requeue_job(scontrol, job_id, delay_s, reason);
-    else
-        cancel_job(scontrol, job_id, reason);
+    else if (ask(scontrol, job_id, &job))
+        cancel_job(scontrol, job.name, reason);
     _exit(0);
 }

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Asks slurmctld at once; false when it refused or did not answer in time. */
-bool requeue_now(const char *scontrol, uint32_t job_id);
+bool requeue_now(const char *scontrol, const char *job);
 
 /* From a process of its own that outlives the caller, since a job in its prolog can't be changed
  * before that has ended: requeues a batch job, to start again `delay_s` from now at the earliest;

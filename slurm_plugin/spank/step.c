@@ -26,11 +26,22 @@
 static struct step_role role; /* of all tasks of this step */
 static struct job_record record;
 static uint32_t job_id, step_id;
+static char job_name[32]; /* for Slurm's commands */
 static bool carries_fill;
 
 void step_option(enum option option) {
     if (option == OPTION_FILL)
         carries_fill = true;
+}
+
+/* What Slurm's commands call this one job: the number of an array means all of its tasks. */
+static void name_job(spank_t spank) {
+    uint32_t array = 0, task = 0;
+    if (spank_get_item(spank, S_JOB_ARRAY_ID, &array) == ESPANK_SUCCESS && array &&
+        spank_get_item(spank, S_JOB_ARRAY_TASK_ID, &task) == ESPANK_SUCCESS)
+        snprintf(job_name, sizeof job_name, "%u_%u", array, task);
+    else
+        snprintf(job_name, sizeof job_name, "%u", job_id);
 }
 
 static void find_node(spank_t spank, char *node, size_t size) {
@@ -49,14 +60,19 @@ static void refuse(const char *reason) {
     snprintf(role.reason, sizeof role.reason, "%s", reason);
 }
 
+static bool in_fill_partition(spank_t spank) {
+    char partition[64] = "";
+    return spank_getenv(spank, "SLURM_JOB_PARTITION", partition, sizeof partition) ==
+               ESPANK_SUCCESS &&
+           !strcmp(partition, arguments.partition);
+}
+
 /* Without a word from the agent: the prolog's record tells, and where there is none, the
  * environment, which can only make a job stricter. */
 static void decide_alone(spank_t spank, enum agent_result result) {
-    char partition[64] = "";
     bool fill = record.kind == JOB_FILL;
-    if (record.kind == JOB_UNKNOWN &&
-        spank_getenv(spank, "SLURM_JOB_PARTITION", partition, sizeof partition) == ESPANK_SUCCESS)
-        fill = !strcmp(partition, arguments.partition);
+    if (record.kind == JOB_UNKNOWN)
+        fill = in_fill_partition(spank);
     if (fill)
         refuse(result == AGENT_ABSENT ? "the node agent is not running"
                                       : "the node agent does not answer");
@@ -67,7 +83,7 @@ static void decide_alone(spank_t spank, enum agent_result result) {
     }
 }
 
-static void take_answer(const char *answer) {
+static void take_answer(spank_t spank, const char *answer) {
     if (!answer_value(answer, "preload", role.preload, sizeof role.preload))
         snprintf(role.preload, sizeof role.preload, "%s", arguments.preload);
     char socket_path[sizeof role.socket];
@@ -88,6 +104,10 @@ static void take_answer(const char *answer) {
         refuse(*reason ? reason : "the node agent did not admit it");
     } else if (record.kind == JOB_FILL)
         refuse("the node agent does not know this job as a fill job");
+    else if (record.kind == JOB_UNKNOWN && in_fill_partition(spank))
+        /* slurmd runs none for a job that it has seen before and not forgotten yet, which it does
+         * every 2 s at most: one that is requeued while others start on the node. */
+        refuse("Slurm ran no prolog for it on this node");
     else if (answer_is(answer, "host") && strcmp(mode, "off") != 0)
         role.kind = ROLE_HOST;
     else
@@ -101,6 +121,7 @@ int step_options_done(spank_t spank) {
         spank_get_item(spank, S_JOB_STEPID, &step_id) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_UID, &user_id) != ESPANK_SUCCESS || step_id == STEP_EXTERN)
         return ESPANK_SUCCESS;
+    name_job(spank);
     find_node(spank, node, sizeof node);
     expand_node(arguments.socket, node, role.socket, sizeof role.socket);
     jobs_folder(&arguments, node, folder, sizeof folder);
@@ -111,7 +132,7 @@ int step_options_done(spank_t spank) {
     enum agent_result result =
         agent_ask(role.socket, request, answer, deaf ? ASK_AGAIN_MS : ASK_MS);
     if (result == AGENT_ANSWERED)
-        take_answer(answer);
+        take_answer(spank, answer);
     else
         decide_alone(spank, result);
     slurm_info("spank_fill: job %u step %u on %s: role %s%s%s", job_id, step_id, node,
@@ -146,7 +167,7 @@ static void __attribute__((noreturn)) stop_task(void) {
     snprintf(text, sizeof text, "this fill job can't run here: %s", role.reason);
     tell_task(text);
     slurm_info("spank_fill: job %u step %u: %s", job_id, step_id, text);
-    if (step_id == STEP_BATCH && geteuid() == 0 && requeue_now(arguments.scontrol, job_id))
+    if (step_id == STEP_BATCH && geteuid() == 0 && requeue_now(arguments.scontrol, job_name))
         sleep(REQUEUE_WAIT_S);
     _exit(EXIT_FAILURE);
 }

@@ -175,3 +175,17 @@ def test_a_job_that_cannot_be_read_keeps_no_other_waiting(
     bench.requeuer.step()
     assert bench.done() == [("requeue", 21)]
     assert bench.events() == ["requeue_trouble", "requeued"]
+
+
+def test_fills_that_are_evicted_together_do_not_start_together(bench: Bench) -> None:
+    pending = {n: replace(RUNNING, job_id=n, state="PENDING") for n in (20, 21, 22, 23)}
+    bench.slurm.jobs = dict(pending)
+    bench.requeuer.want("n1", "f1", [20, 21, 22])
+    bench.requeuer.want("n2", "f2", [23])
+    bench.requeuer.step()
+    assert bench.done() == [
+        ("start_after", 20, 2),
+        ("start_after", 21, 5),
+        ("start_after", 22, 8),
+        ("start_after", 23, 2),
+    ]
