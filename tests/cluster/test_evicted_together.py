@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cluster.cluster import USERS, Cluster
 from tests.cluster.workloads import results, submit_fill, submit_training, wait_kernels, wait_lends
 
-ITEMS = 400
+ITEMS = 250
 
 
 def test_four_fills_of_one_training_go_on_elsewhere(cluster: Cluster) -> None:
