@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugin"
-# Stands for scontrol and scancel: notes how it was called; its `show job` prints the file `job`.
+# Stands for scontrol, scancel and squeue: notes how it was called; squeue prints the file `job`.
 STUB = """#!/bin/sh
 here=$(dirname "$0")
 echo "$(basename "$0") $*" >> "$here/calls"
 [ "$1" != requeue ] || [ ! -e "$here/no-requeue" ] || exit 1
-[ "$2" != show ] || cat "$here/job"
+[ "$(basename "$0")" != squeue ] || cat "$here/job"
 """
 
 
@@ -74,10 +74,10 @@ class Node:
     def __init__(self, folder: Path, hook: Path) -> None:
         self.folder, self.hook = folder, hook
         folder.mkdir(exist_ok=True)
-        for name in ("scontrol", "scancel"):
+        for name in ("scontrol", "scancel", "squeue"):
             (folder / name).write_text(STUB)
             (folder / name).chmod(0o755)
-        (folder / "job").write_text("JobId=7 JobState=PENDING Requeue=1 Restarts=0\n")
+        (folder / "job").write_text("7   7   PENDING   1   \n")
         line = (
             f"required /lib/spank_fill.so socket={folder}/agent-%n.sock scontrol={folder}/scontrol"
         )
@@ -174,7 +174,7 @@ def test_the_kind_comes_from_slurm_and_the_spec_only_if_it_is_one(
 def test_a_refused_batch_fill_is_requeued_to_start_two_seconds_later(node: Node) -> None:
     node.agent("refused\nreason=no room")
     node.run("begin", **FILL)
-    calls = node.calls("scontrol update")
+    calls = [call for call in node.calls("scontrol update") if not call.startswith("squeue")]
     assert calls[0] == "scontrol requeue 7"
     assert calls[-1] == "scontrol update JobId=7 EligibleTime=now+2seconds"
     assert node.record() == "fill 1\n"
@@ -203,11 +203,20 @@ def test_a_training_waits_for_mps_to_serve_and_no_longer_than_the_agent_says(nod
 def test_what_can_not_be_requeued_is_cancelled_with_the_reason(node: Node, batch: str) -> None:
     node.agent("refused\nreason=no room")
     (node.folder / "no-requeue").touch()
-    (node.folder / "job").write_text("JobId=7 JobState=RUNNING Requeue=0 Restarts=0\n")
+    (node.folder / "job").write_text("7   7   RUNNING   0   \n")
     node.run("begin", **{**FILL, "SPANK_FILL_BATCH": batch})
     calls = node.calls("scancel")
     assert calls[-1] == "scancel 7"
     assert any(call.startswith("scontrol notify 7") and "no room" in call for call in calls)
+
+
+def test_of_an_array_one_task_is_requeued(node: Node) -> None:
+    """The number alone, which the last task has as its own, means all of them."""
+    node.agent("refused\nreason=no room")
+    (node.folder / "job").write_text("9  7_0  RUNNING  1  \n7  7_1  PENDING  1  \n")
+    node.run("begin", **FILL)
+    assert node.calls("scontrol update")[-1].startswith("scontrol update JobId=7_1 ")
+    assert "scontrol requeue 7_1" in node.calls("scontrol requeue")
 
 
 def test_without_an_agent_a_fill_waits_longer_and_training_goes_on(node: Node) -> None:

@@ -149,6 +149,8 @@ int mps_connect(uint32_t process) {
         world_lock();
         int daemon = mps_daemon_find(mps_pipe_directory());
         int server = daemon < 0 ? -1 : mps_server_want((uint32_t)daemon, getuid());
+        if (server >= 0 && world->servers[server].state == SIM_SERVER_FAULT)
+            process_reap(); /* those who saw the fault may be gone by now */
         uint32_t state = server < 0 ? 0 : world->servers[server].state;
         if (state == SIM_SERVER_ACTIVE) {
             world->processes[process].server = server;
