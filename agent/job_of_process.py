@@ -27,6 +27,7 @@ _V2 = re.compile(
     r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/.*)?"
 )
 _JOB_ID = re.compile(r"[0-9]{1,19}")
+_SOCKET = b"SFILL_SOCKET="
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def _is_gated(process: Path, socket: str) -> bool:
         return False
     if b"SFILL_ROLE=gate" not in values:
         return False
-    named = [os.fsdecode(value[13:]) for value in values if value.startswith(b"SFILL_SOCKET=")]
-    return not any(_is_another_agents(path, socket) for path in named)
+    named = [value.removeprefix(_SOCKET) for value in values if value.startswith(_SOCKET)]
+    return not any(_is_another_agents(os.fsdecode(path), socket) for path in named)
 
 
 def _is_another_agents(path: str, socket: str) -> bool:
